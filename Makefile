@@ -1,0 +1,49 @@
+# Every target makes .venv first when it is missing or pyproject.toml changed.
+# Variables: PYTHON (the interpreter that .venv is made with), ARGS (passed on to the command).
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-slow check format bench build clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(INSTALLED): pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --editable '.[all,dev]'
+	touch $@
+
+install: $(INSTALLED) ## make .venv with everything in it
+
+train: $(INSTALLED) ## train PPG on CartPole
+	$(RUN) rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml $(ARGS)
+
+test: $(INSTALLED) ## run the tests
+	$(RUN) pytest $(ARGS)
+
+test-slow: $(INSTALLED) ## run the learning checks: minutes each
+	$(RUN) pytest -m slow $(ARGS)
+
+check: $(INSTALLED) ## formatting, lint, types, import layers
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(VENV)/bin/lint-imports
+
+format: $(INSTALLED) ## format and mend what can be mended
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+bench: $(INSTALLED) ## measure speed next to Stable-Baselines3
+	$(RUN) tests.benchmarks $(ARGS)
+
+build: $(INSTALLED) ## make the wheel and the source archive in dist/
+	$(RUN) build $(ARGS)
+
+clean: ## remove .venv, caches and builds
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

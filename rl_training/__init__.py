@@ -1,0 +1,66 @@
+"""Reinforcement-learning training on TorchRL: algorithms by name, presets, exact resume.
+
+The public names are imported on first use, so that ``import rl_training`` costs nothing: no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rl_training.version import __version__
+
+if TYPE_CHECKING:
+    from rl_training.algorithm import Algorithm as Algorithm
+    from rl_training.config import TrainConfig as TrainConfig
+    from rl_training.config import load_config as load_config
+    from rl_training.config import replace_config as replace_config
+    from rl_training.envs.factory import make_env as make_env
+    from rl_training.envs.factory import make_vector_env as make_vector_env
+    from rl_training.errors import UserError as UserError
+    from rl_training.recipes.ppg import PPG as PPG
+    from rl_training.recipes.ppg import train_ppg as train_ppg
+    from rl_training.recipes.ppo import PPO as PPO
+    from rl_training.recipes.ppo import train_ppo as train_ppo
+    from rl_training.runtime.callbacks import Callback as Callback
+    from rl_training.runtime.run import make_run_dir as make_run_dir
+    from rl_training.workflows import TrainResult as TrainResult
+    from rl_training.workflows import evaluate_checkpoint as evaluate_checkpoint
+    from rl_training.workflows import predict_checkpoint as predict_checkpoint
+    from rl_training.workflows import resume_checkpoint as resume_checkpoint
+    from rl_training.workflows import train as train
+
+_MODULES = {
+    "algorithm": ["Algorithm"],
+    "config": ["TrainConfig", "load_config", "replace_config"],
+    "envs.factory": ["make_env", "make_vector_env"],
+    "errors": ["UserError"],
+    "recipes.ppg": ["PPG", "train_ppg"],
+    "recipes.ppo": ["PPO", "train_ppo"],
+    "runtime.callbacks": ["Callback"],
+    "runtime.run": ["make_run_dir"],
+    "workflows": [
+        "TrainResult",
+        "evaluate_checkpoint",
+        "predict_checkpoint",
+        "resume_checkpoint",
+        "train",
+    ],
+}
+_PLACES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *_PLACES]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module (PEP 562)."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PLACES[name]), name)
+    globals()[name] = value  # found at once from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,343 @@
+"""The command line: words in, one call of `rl_training.workflows`, an exit status out.
+
+Exit status: 0 done; 1 a failure inside (with a traceback); 2 a user's mistake (one line); 130 or
+143 stopped by SIGINT or SIGTERM, after a checkpoint. Heavy imports wait until a command needs them,
+so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from rl_training.errors import UserError, nearest
+from rl_training.version import __version__
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+    from rl_training.layers import Layers
+    from rl_training.workflows import TrainResult
+
+HELP = """\
+usage: rl-training COMMAND ...
+
+  rl-training train  --config zoo/ppg_cartpole.yaml [--seed 3] [--total-timesteps N] [any field]
+  rl-training train  --algo ppo --env-id CartPole-v1      the preset for both, else the defaults
+  rl-training eval   RUN_OR_CHECKPOINT [--best] [--episodes 20] [--stochastic] [--render] [--json]
+  rl-training resume RUN_OR_CHECKPOINT [--total-timesteps N] [--reschedule]
+  rl-training list   [algorithms | presets]
+
+--config repeats: later files override earlier ones. COMMAND --help shows every flag (for train,
+those of the algorithm too once --config or --algo names it). --version prints the version.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Args:
+        argv: the words after the program's name; by default those of this process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        print(f"rl-training: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of a pipe is gone: `rl-training list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("rl-training: interrupted", file=sys.stderr)
+        return 130
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+def recipe_main(algo: str) -> NoReturn:
+    """Train ``algo`` with the words of this process, and exit: the ``__main__`` of a recipe."""
+    raise SystemExit(main(["train", "--algo", algo, *sys.argv[1:]]))
+
+
+def _dispatch(arguments: list[str]) -> int:
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": _train,
+        "eval": _evaluate,
+        "resume": _resume,
+        "list": _list,
+    }
+    name = arguments[0] if arguments else ""
+    if name in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if name in ("-V", "--version", "version"):
+        print(f"rl-training {__version__}")
+        return 0
+    if not name:
+        raise UserError(f"a command is missing: {', '.join(commands)}. --help explains them.")
+    if name not in commands:
+        raise UserError(
+            f"unknown command {name!r}.{nearest(name, commands)} Known: {', '.join(commands)}."
+        )
+    return commands[name](arguments[1:])
+
+
+@dataclass(kw_only=True)
+class _Choice:
+    """The words of ``train`` that decide which flags there are, and the words that are left."""
+
+    files: list[str]
+    algo: str | None
+    env_id: str | None
+    rest: list[str]
+
+
+def _train(arguments: list[str]) -> int:
+    config = parse_train(arguments)
+    from rl_training import workflows
+
+    return _close(workflows.train(config, command=["rl-training", "train", *arguments]))
+
+
+def parse_train(arguments: Sequence[str]) -> TrainConfig:
+    """Return the validated config that the words after ``train`` describe.
+
+    Raises:
+        UserError: any mistake in the words or in the files they name.
+        SystemExit: with status 0, after ``--help``.
+    """
+    from rl_training.config import TrainConfig, build_config, train_config_class, untyped, validate
+    from rl_training.flags import changed_keys, parse_flags, without_field
+
+    choice = _choose(arguments)
+    program = "rl-training train"
+    if not choice.files and choice.algo is None and {"-h", "--help"} & set(choice.rest):
+        parse_flags(without_field(TrainConfig, "algorithm"), ["--help"], program=program)
+    layers = _gather(choice)
+    loaded = build_config(layers)
+    typed = train_config_class(loaded.algo)
+    default = typed(**vars(loaded))
+    config = untyped(parse_flags(typed, choice.rest, program=program, default=default))
+    layers.claim(changed_keys(loaded, config), "command line")
+    try:
+        validate(config)
+    except UserError as error:
+        raise layers.located(error) from error
+    return config
+
+
+def _choose(arguments: Sequence[str]) -> _Choice:
+    found: dict[str, list[str]] = {"config": [], "algo": [], "env_id": []}
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in found:
+            rest.append(word)
+            continue
+        value = value if equals else next(words, "")
+        if not value or value.startswith("--"):
+            raise UserError(f"{flag} needs a value.")
+        found[name].append(value)
+    for name in ("algo", "env_id"):
+        if len(set(found[name])) > 1:
+            listing = " and ".join(found[name])
+            raise UserError(f"--{name.replace('_', '-')} is given twice, as {listing}.")
+    return _Choice(
+        files=found["config"], algo=_only(found["algo"]), env_id=_only(found["env_id"]), rest=rest
+    )
+
+
+def _only(values: list[str]) -> str | None:
+    return values[0] if values else None
+
+
+def _gather(choice: _Choice) -> Layers:
+    """Lay the files, or the preset, under the algorithm and the environment given as flags."""
+    from rl_training.config import preset_for
+    from rl_training.layers import Layers
+
+    layers = Layers()
+    for file in choice.files:
+        layers.add_file(file)
+    algo = layers.data.get("algo", choice.algo)
+    if algo is None:
+        raise UserError(
+            "what to train is missing: give --config FILE, or --algo NAME and --env-id ID."
+        )
+    if choice.algo is not None and choice.algo != algo:
+        raise UserError(f"{layers.source_of('algo')} is a config of {algo}, not of {choice.algo}.")
+    env_id = choice.env_id or layers.data.get("env_id")
+    if env_id is None:
+        raise UserError(
+            f"the environment is missing: give --env-id ID, or --config FILE for {algo}."
+        )
+    if "algo" not in layers.data:
+        preset = preset_for(algo, env_id)
+        layers = Layers()
+        for file in [*([preset] if preset else []), *choice.files]:
+            layers.add_file(file)
+    given = {"algo": choice.algo, "env_id": choice.env_id}
+    layers.add({name: value for name, value in given.items() if value is not None}, "command line")
+    return layers
+
+
+def _close(result: TrainResult) -> int:
+    """Print how the run ended and what can be done with it; return the exit status."""
+    run, metrics = result.run_dir, result.metrics
+    print(f"\n{result.status} at step {int(metrics.get('global_step', 0)):,}")
+    if "eval/return_mean" in metrics:
+        spread = f" ± {metrics['eval/return_std']:.1f}" if "eval/return_std" in metrics else ""
+        episodes = (
+            f" over {int(metrics['eval/episodes'])} episodes" if "eval/episodes" in metrics else ""
+        )
+        print(f"  evaluation  return {metrics['eval/return_mean']:.1f}{spread}{episodes}")
+    if run is not None:
+        print(f"  run         {run}")
+        budget = "" if result.exit_code else " --total-timesteps N"
+        print(f"  evaluate    rl-training eval {run}")
+        print(f"  resume      rl-training resume {run}{budget}")
+    return int(result.exit_code)
+
+
+@dataclass(kw_only=True)
+class _EvaluateArguments:
+    """Play episodes with a trained policy: fresh seeds, raw rewards."""
+
+    run_or_checkpoint: str
+    """A run's directory (its latest checkpoint) or a checkpoint's."""
+    best: bool = False
+    """The run's best checkpoint instead of the latest."""
+    episodes: int = 20
+    """How many episodes."""
+    seed: int | None = None
+    """Seed of the episodes; by default derived from the run's."""
+    stochastic: bool = False
+    """Sample actions instead of taking the most likely one."""
+    render: bool = False
+    """Show the environment in a window."""
+    video: int = 0
+    """Record this many episodes as MP4."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+def _evaluate(arguments: list[str]) -> int:
+    from rl_training.flags import parse_flags
+
+    given = parse_flags(_EvaluateArguments, arguments, program="rl-training eval", positional=True)
+    if given.episodes < 1:
+        raise UserError(f"--episodes must be at least 1, not {given.episodes}.")
+    if given.video < 0 or (given.seed or 0) < 0:
+        raise UserError("--video and --seed cannot be negative.")
+    from rl_training import workflows
+
+    report = workflows.evaluate_checkpoint(
+        given.run_or_checkpoint,
+        best=given.best,
+        episodes=given.episodes,
+        seed=given.seed,
+        deterministic=not given.stochastic,
+        render=given.render,
+        video=given.video,
+    )
+    print(json.dumps(report, default=str) if given.json else _describe(report))
+    return 0
+
+
+def _describe(report: dict[str, Any]) -> str:
+    low, high = report["return_ci95"]
+    mean_length = sum(report["lengths"]) / max(len(report["lengths"]), 1)
+    how = "deterministic" if report["deterministic"] else "stochastic"
+    seed = report["seed"]
+    return (
+        f"return      {report['return_mean']:.1f} ± {report['return_std']:.1f}"
+        f" (interquartile mean {report['return_iqm']:.1f}, 95% interval {low:.1f} to {high:.1f})\n"
+        f"episodes    {report['episodes']}, {mean_length:.1f} steps each, {how}, seed {seed}\n"
+        f"checkpoint  {report['checkpoint']}"
+    )
+
+
+@dataclass(kw_only=True)
+class _ResumeArguments:
+    """Continue a run exactly where its last checkpoint stands."""
+
+    run_or_checkpoint: str
+    """A run's directory (its latest intact checkpoint) or a checkpoint's."""
+    total_timesteps: int | None = None
+    """A new budget for the whole run, in environment steps."""
+    reschedule: bool = False
+    """Stretch the schedules over the new budget, instead of keeping their final values."""
+    resume: Literal["exact", "approximate"] = "exact"
+    """Running episodes: restored, or replaced by fresh ones where an environment cannot restore."""
+
+
+def _resume(arguments: list[str]) -> int:
+    from rl_training.flags import parse_flags
+
+    given = parse_flags(_ResumeArguments, arguments, program="rl-training resume", positional=True)
+    if given.total_timesteps is not None and given.total_timesteps < 1:
+        raise UserError(f"--total-timesteps must be at least 1, not {given.total_timesteps}.")
+    from rl_training import workflows
+
+    return _close(
+        workflows.resume_checkpoint(
+            given.run_or_checkpoint,
+            total_timesteps=given.total_timesteps,
+            reschedule=given.reschedule,
+            approximate=given.resume == "approximate",
+        )
+    )
+
+
+def _list(arguments: list[str]) -> int:
+    kinds: dict[str, Callable[[], list[str]]] = {
+        "algorithms": _algorithm_lines,
+        "presets": _preset_lines,
+    }
+    if {"-h", "--help"} & set(arguments):
+        print("usage: rl-training list [algorithms | presets]")
+        return 0
+    if len(arguments) > 1:
+        raise UserError(f"list takes one word, algorithms or presets, not {' '.join(arguments)!r}.")
+    if arguments and arguments[0] not in kinds:
+        hint = nearest(arguments[0], kinds)
+        raise UserError(f"cannot list {arguments[0]!r}.{hint} Known: {', '.join(kinds)}.")
+    for kind in arguments or kinds:
+        print(f"{kind}:")
+        for line in kinds[kind]():
+            print(f"  {line}")
+    return 0
+
+
+def _algorithm_lines() -> list[str]:
+    from rl_training.registry import ALGORITHMS, algorithm_names
+
+    return [f"{name:<16} {ALGORITHMS[name]}" for name in algorithm_names()]
+
+
+def _preset_lines() -> list[str]:
+    from rl_training.config import preset_paths
+    from rl_training.yaml_text import parse_yaml
+
+    lines = []
+    for name, path in preset_paths().items():
+        data = parse_yaml(path.read_text(encoding="utf-8"), source=str(path)) or {}
+        what = (
+            f"{data['algo']:<8} {data['env_id']}"
+            if "algo" in data
+            else "overlay: give it after another --config"
+        )
+        lines.append(f"{name:<30} {what}")
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

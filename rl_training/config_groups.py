@@ -1,0 +1,213 @@
+"""`TrainConfig` and its groups, each with its defaults and its own rules.
+
+Each default stands here, or in the recipe for the algorithm's group, and nowhere else. The text
+under a field is its help on the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rl_training.coercion import ConfigKeyError, require
+from rl_training.errors import nearest
+from rl_training.registry import algorithm_class
+
+_ENCODERS = ("auto", "mlp")
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """The networks."""
+
+    hidden_sizes: list[int] = field(default_factory=lambda: [64, 64])
+    """Units of each hidden layer."""
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = "tanh"
+    """Non-linearity between the layers."""
+    shared_trunk: bool = False
+    """Policy and value function share their hidden layers."""
+    orthogonal_init: bool = True
+    """Orthogonal initial weights with the usual gains, instead of PyTorch's default."""
+    encoder: str = "auto"
+    """What turns an observation into features: "auto", "mlp", or your own as "module:Class"."""
+    network: str | None = None
+    """Your own network instead of the built one, as "module:Class"."""
+
+    def validate(self) -> None:
+        """Raise ConfigKeyError for an impossible value."""
+        for index, size in enumerate(self.hidden_sizes):
+            at_least(f"model.hidden_sizes[{index}]", size, 1)
+        if self.encoder not in _ENCODERS and ":" not in self.encoder:
+            hint = nearest(self.encoder, _ENCODERS)
+            message = (
+                f"model.encoder: expected auto, mlp or 'module:Class', not {self.encoder!r}.{hint}"
+            )
+            raise ConfigKeyError("model.encoder", message)
+        require(
+            self.network is None or ":" in self.network,
+            "model.network",
+            "must have the form 'module:Class'",
+        )
+
+
+@dataclass(kw_only=True)
+class EnvConfig:
+    """How the environments run, and what is done to observations and rewards on the way."""
+
+    vectorization: Literal["sync", "async"] = "sync"
+    """All environments in this process, or each in its own."""
+    normalize_observation: bool = False
+    """Scale observations to zero mean and unit variance, by running statistics."""
+    normalize_reward: bool = False
+    """Scale rewards by the deviation of the discounted return; reported returns stay raw."""
+    clip_observation: float = 10.0
+    """Bound of a normalized observation, in standard deviations."""
+    clip_reward: float = 10.0
+    """Bound of a normalized reward."""
+
+    def validate(self) -> None:
+        """Raise ConfigKeyError for an impossible value."""
+        require(
+            self.clip_observation > 0,
+            "env.clip_observation",
+            f"must be above 0, not {self.clip_observation}",
+        )
+        require(self.clip_reward > 0, "env.clip_reward", f"must be above 0, not {self.clip_reward}")
+
+
+@dataclass(kw_only=True)
+class EvaluationConfig:
+    """Episodes played aside from training: fresh seeds, raw rewards, no effect on the run."""
+
+    interval: int | None = None
+    """Environment steps between two evaluations; null: only at the end."""
+    episodes: int = 20
+    """Episodes of one evaluation."""
+    num_envs: int = 8
+    """Environments played side by side."""
+    deterministic: bool = True
+    """Take the most likely action instead of a sample."""
+    final: bool = True
+    """Evaluate at the end of the run."""
+    seed: int | None = None
+    """Seed of the evaluation episodes; null: derived from the run's."""
+    stop_on_return: float | None = None
+    """Stop the run when an evaluation's mean return reaches this."""
+    patience: int | None = None
+    """Stop the run after this many evaluations in a row without a new best."""
+
+    def validate(self) -> None:
+        """Raise ConfigKeyError for an impossible value."""
+        at_least("evaluation.interval", self.interval, 1)
+        at_least("evaluation.episodes", self.episodes, 1)
+        at_least("evaluation.num_envs", self.num_envs, 1)
+        at_least("evaluation.seed", self.seed, 0)
+        at_least("evaluation.patience", self.patience, 1)
+        for name in ("stop_on_return", "patience"):
+            alone = getattr(self, name) is not None and self.interval is None
+            require(
+                not alone,
+                f"evaluation.{name}",
+                "needs evaluation.interval: the run is evaluated only at its end",
+            )
+
+
+@dataclass(kw_only=True)
+class CheckpointConfig:
+    """When the whole training state is saved, and what is kept."""
+
+    interval: int | None = 50_000
+    """Environment steps between two checkpoints; null: only at the end and on a signal."""
+    keep_last: int = 3
+    """How many of the newest checkpoints stay."""
+    keep_best: bool = True
+    """Also keep the one with the best evaluation."""
+
+    def validate(self) -> None:
+        """Raise ConfigKeyError for an impossible value."""
+        at_least("checkpoint.interval", self.interval, 1)
+        at_least("checkpoint.keep_last", self.keep_last, 1)
+
+
+@dataclass(kw_only=True)
+class TrackingConfig:
+    """Where metrics go besides ``metrics.jsonl``."""
+
+    tensorboard: bool = True
+    """Write TensorBoard event files."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Weights & Biases: not at all, to local files, or to the service."""
+    wandb_project: str = "rl_training"
+    """Its project."""
+    wandb_group: str | None = None
+    """Its group, to gather the seeds of one experiment."""
+    log_interval: int | None = None
+    """Environment steps between two log entries; null: every iteration."""
+    video_interval: int | None = None
+    """Environment steps between two videos; null: none."""
+
+    def validate(self) -> None:
+        """Raise ConfigKeyError for an impossible value."""
+        at_least("tracking.log_interval", self.log_interval, 1)
+        at_least("tracking.video_interval", self.video_interval, 1)
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """One training run: an algorithm, an environment and a seed. Everything else has a default."""
+
+    algo: str
+    """Name of the algorithm; `rl-training list` shows them."""
+    env_id: str
+    """Gymnasium id of the environment; "my_package:MyEnv-v0" imports the package first."""
+    seed: int = 1
+    """Fixes every random number of the run."""
+    output_dir: str = "runs"
+    """Directory in which the run's own directory is made."""
+    total_timesteps: int = 100_000
+    """Environment steps of the whole run, over all environments together."""
+    num_envs: int = 8
+    """Environments that collect side by side."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment's constructor, as YAML: "{max_episode_steps: 100}"."""
+    tags: list[str] = field(default_factory=list)
+    """Words kept with the run, to find it again."""
+    device: str = "auto"
+    """Where the networks are: "auto", "cpu", "cuda", "cuda:1". Auto keeps small ones on the CPU."""
+    compile: bool = False
+    """Compile the update with torch.compile: a minute at the start, faster afterwards."""
+    torch_threads: int = 1
+    """Threads of PyTorch on the CPU; results are exactly repeatable for the same number."""
+    init_from: str | None = None
+    """Run or checkpoint whose weights this run starts from (a warm start, not a resume)."""
+    algorithm: Any = None
+    """The algorithm's own group: its dataclass ``Config``. None stands for its defaults."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The networks."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environments."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """Evaluation during and after the run."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """Checkpoints."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    """Logs."""
+
+    def __post_init__(self) -> None:
+        """Fill in the algorithm's defaults."""
+        if self.algorithm is None:
+            self.algorithm = algorithm_class(self.algo).Config()
+
+    def validate(self) -> None:
+        """Raise ConfigKeyError for an impossible value outside the groups."""
+        require(bool(self.env_id.strip()), "env_id", "must name an environment")
+        require(bool(self.output_dir), "output_dir", "must name a directory")
+        at_least("seed", self.seed, 0)
+        at_least("total_timesteps", self.total_timesteps, 1)
+        at_least("num_envs", self.num_envs, 1)
+        at_least("torch_threads", self.torch_threads, 1)
+
+
+def at_least(key: str, value: int | None, minimum: int) -> None:
+    """Raise ConfigKeyError when a number that is given is below ``minimum``."""
+    require(value is None or value >= minimum, key, f"must be at least {minimum}, not {value}")

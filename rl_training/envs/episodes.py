@@ -1,0 +1,208 @@
+"""The running episodes of N rows: seeds, returns, lengths, action log, normalisation. Everything a step touches but TorchRL."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.envs.normalize import Normalizer
+from rl_training.envs.replay import ActionLog, Replayed, replay, require_equal
+from rl_training.envs.rows import RowError, Rows, RowStep
+from rl_training.envs.seeding import episode_seed
+from rl_training.envs.spaces import ActionMap
+from rl_training.errors import UserError
+
+Array = NDArray[Any]
+logger = logging.getLogger(__name__)
+
+
+class Transition(NamedTuple):
+    """One vector step, before finished rows are reset."""
+
+    step: RowStep
+    reward: Array
+    """float64 ``[N]``, normalised when asked."""
+    returns: Array
+    """float64 ``[N]``: raw return of each episode up to and including this step."""
+    lengths: Array
+    """int64 ``[N]``."""
+    ended: list[int]
+    """Rows whose episode ended with this step."""
+
+
+class Episodes:
+    """Steps and resets the rows and keeps the books of their episodes.
+
+    Arrays it hands out are fresh at every step and never written again.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        action_map: ActionMap,
+        *,
+        seed: int,
+        name: str,
+        normalizer: Normalizer | None,
+        close: Callable[[], None],
+    ) -> None:
+        """Prepare; the first :meth:`restart` begins the first episodes. ``close`` is called when a row fails."""
+        self.rows = rows
+        self.num_envs = rows.num_envs
+        self.action_map = action_map
+        self.name = name
+        self.normalizer = normalizer
+        self.log = ActionLog(self.num_envs)
+        self.observation: Array = np.empty(0)
+        self._close = close
+        self._to_env = action_map.to_env
+        self._step_rows = rows.step
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the series of episode seeds that belongs to ``seed``."""
+        if seed < 0:
+            raise UserError(f"the seed must not be negative, got {seed}.")
+        self.seed = seed
+        self.indices = [-1] * self.num_envs
+        self.returns: Array = np.zeros(self.num_envs, np.float64)
+        self.lengths: Array = np.zeros(self.num_envs, np.int64)
+
+    @property
+    def started(self) -> bool:
+        """Whether every row has an episode."""
+        return self.indices[0] >= 0
+
+    def restart(self) -> Array:
+        """Begin a new episode in every row and return their raw observations ``[N, *obs]``."""
+        everyone = range(self.num_envs)
+        self.observation = self._begin(everyone)
+        self.finish(everyone)
+        return self.observation
+
+    def step(self, actions: Array) -> Transition:
+        """Step every row with a policy's ``actions`` ``[N, *act]``."""
+        env_actions = self._to_env(actions)
+        # A copy: an environment may change the action it is given.
+        self.log.append(env_actions.copy())
+        try:
+            step = self._step_rows(env_actions)
+        except Exception as error:  # noqa: BLE001
+            self._fail(error, self.lengths + 1)
+        reward = step.reward if self.normalizer is None else self.normalizer.normalize_reward(step.reward)
+        self.returns = self.returns + step.reward
+        self.lengths = self.lengths + 1
+        self.observation = step.observation
+        terminated, truncated = step.terminated, step.truncated
+        ended: list[int] = []
+        if True in terminated or True in truncated:
+            ended = [row for row in range(self.num_envs) if terminated[row] or truncated[row]]
+        return Transition(step, reward, self.returns, self.lengths, ended)
+
+    def renew(self, ended: Sequence[int]) -> Array:
+        """Begin new episodes in the rows ``ended`` and return the raw observations of all rows, ``[N, *obs]``."""
+        observation = self.observation.copy()
+        observation[ended] = self._begin(ended)
+        self.observation = observation
+        self.finish(ended)
+        return observation
+
+    def finish(self, ended: Iterable[int]) -> None:
+        """Set the books of the rows ``ended`` back to an empty episode."""
+        ended = list(ended)
+        self.returns, self.lengths = self.returns.copy(), self.lengths.copy()
+        self.returns[ended] = 0.0
+        self.lengths[ended] = 0
+        if self.normalizer is not None:
+            self.normalizer.forget(ended)
+        self.log.begin(ended)
+
+    def _begin(self, rows: Sequence[int]) -> Array:
+        for row in rows:
+            self.indices[row] += 1
+        seeds = [episode_seed(self.seed, row, self.indices[row]) for row in rows]
+        try:
+            return self.rows.reset(rows, seeds)
+        except Exception as error:  # noqa: BLE001
+            self._fail(error, np.zeros(self.num_envs, np.int64))
+
+    def _fail(self, error: Exception, steps: Array) -> NoReturn:
+        with contextlib.suppress(Exception):
+            self._close()
+        cause = error.__cause__ if isinstance(error, RowError) else error
+        row = error.row if isinstance(error, RowError) else None
+        where = "in an unknown environment"
+        if row is not None:
+            seed = episode_seed(self.seed, row, max(self.indices[row], 0))
+            where = f"in environment {row}, step {steps[row]} of episode {self.indices[row]} (reset seed {seed})"
+        raise RuntimeError(f"{self.name} failed {where}: {type(cause).__name__}: {cause}") from cause
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that :meth:`load_state_dict` needs, raw observation and returns for its verification included."""
+        return {
+            "name": self.name,
+            "num_envs": self.num_envs,
+            "seed": self.seed,
+            "episodes": np.array(self.indices, np.int64),
+            "returns": self.returns,
+            "lengths": self.lengths,
+            "observation": self.observation,
+            "actions": self.log.episodes(),
+            "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], *, approximate: bool = False) -> None:
+        """Replay every running episode and verify that it arrives where the state says.
+
+        With ``approximate`` every row begins its next episode instead.
+
+        Raises:
+            UserError: the state is of another number of environments, or normalises something else.
+            ResumeError: an episode does not reproduce.
+        """
+        if state["num_envs"] != self.num_envs:
+            raise UserError(
+                f"{self.name}: the state was saved with {state['num_envs']} environments, and there are {self.num_envs}."
+            )
+        self._load_normalizer(state["normalizer"])
+        self.reseed(int(state["seed"]))
+        self.indices = [int(index) for index in state["episodes"]]
+        if not self.started:
+            return
+        if approximate:
+            logger.warning("%s: resuming with fresh episodes in all %d environments.", self.name, self.num_envs)
+            self.restart()
+            return
+        self._replay(state)
+
+    def _load_normalizer(self, state: dict[str, Any] | None) -> None:
+        if (state is None) != (self.normalizer is None):
+            saved, now = ("off", "on") if state is None else ("on", "off")
+            raise UserError(f"{self.name}: normalisation was {saved} when the state was saved and is {now} here.")
+        if self.normalizer is not None and state is not None:
+            self.normalizer.load_state_dict(state)
+
+    def _replay(self, state: dict[str, Any]) -> None:
+        actions = [np.asarray(episode) for episode in state["actions"]]
+        filler = self._valid_actions()
+        seeds = [episode_seed(self.seed, row, index) for row, index in enumerate(self.indices)]
+        try:
+            arrived = replay(self.rows, seeds, actions, filler)
+        except Exception as error:  # noqa: BLE001
+            self._fail(error, np.array([len(episode) for episode in actions]))
+        recorded = Replayed(np.array(state["observation"]), np.array(state["returns"], np.float64), [])
+        require_equal(recorded, arrived, self.name)
+        self.observation, self.returns = recorded.observation, recorded.returns
+        self.lengths = np.array([len(episode) for episode in actions], np.int64)
+        self.log.restore(actions, filler)
+
+    def _valid_actions(self) -> Array:
+        space = self.action_map.space
+        shape = (self.num_envs, *space.shape)
+        # What a policy's zero becomes: always inside the space. Not a sample: that would draw from the space's generator.
+        return ActionMap(space).to_env(np.zeros(shape, np.int64 if space.dtype.kind == "i" else np.float32))

@@ -1,0 +1,71 @@
+"""Environments beside the training ones: for evaluation, on the screen or into video files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from rl_training.envs.factory import make_env
+from rl_training.envs.video import VideoRecorder, VideoRequest
+from rl_training.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+
+
+def fresh_source(
+    config: TrainConfig,
+    env: Any = None,
+    *,
+    render_mode: str | None = None,
+    video: VideoRequest | None = None,
+) -> Any:
+    """Return something that makes new environments like the ones trained on, as `make_batched_env` takes it.
+
+    Args:
+        config: names the environment when ``env`` is None.
+        env: what the user gave as the training environment.
+        render_mode: how to draw it; only where the library itself makes the environment.
+        video: record the first environment.
+
+    Raises:
+        UserError: an instance that says nothing of how to make another one, or cannot be drawn.
+    """
+    make = _maker(config, env, render_mode)
+    if video is None:
+        return make
+    return lambda: VideoRecorder(make(), video)
+
+
+def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[], Any]:
+    if env is None or isinstance(env, str):
+        return functools.partial(
+            make_env, config, 0, record_episode_statistics=False, render_mode=render_mode
+        )
+    factories = getattr(env, "env_fns", None)
+    if factories:
+        return _drawn(factories[0], render_mode)
+    if isinstance(env, gymnasium.Env) and env.spec is not None:
+        return functools.partial(gymnasium.make, env.spec, render_mode=render_mode)
+    if callable(env):
+        return _drawn(env, render_mode)
+    raise UserError(
+        f"{type(env).__name__} does not say how to make another environment like it, which evaluation needs: "
+        "give a callable that makes one, or evaluate(env=...)."
+    )
+
+
+def _drawn(make: Callable[[], Any], render_mode: str | None) -> Callable[[], Any]:
+    def checked() -> Any:
+        made = make()
+        if render_mode is not None and made.render_mode != render_mode:
+            raise UserError(
+                f"{type(made.unwrapped).__name__} has render_mode {made.render_mode!r}: "
+                f"make it with {render_mode!r} to draw it."
+            )
+        return made
+
+    return checked

@@ -1,0 +1,174 @@
+"""Observation and action spaces: what is supported, as JSON, as TorchRL specs, and actions on their way to the environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torchrl.data import Bounded, Categorical, TensorSpec, Unbounded
+
+from rl_training.errors import UserError
+
+Array = NDArray[Any]
+
+
+def require_supported(observation_space: Any, action_space: Any, name: str) -> None:
+    """Raise unless observations are a Box and actions a Discrete or a floating-point Box.
+
+    Raises:
+        UserError: names the environment ``name``, the space and what is supported.
+    """
+    if not isinstance(observation_space, spaces.Box):
+        raise UserError(f"{name}: observation space {observation_space} is not supported; supported: Box.")
+    if observation_space.dtype.kind not in "fiu":
+        raise UserError(
+            f"{name}: a Box of {observation_space.dtype} observations is not supported; "
+            "supported: floating-point and integer dtypes."
+        )
+    if isinstance(action_space, spaces.Box):
+        if action_space.dtype.kind != "f":
+            raise UserError(
+                f"{name}: a Box of {action_space.dtype} actions is not supported; "
+                "supported: Discrete, Box with a floating-point dtype."
+            )
+    elif not isinstance(action_space, spaces.Discrete):
+        raise UserError(f"{name}: action space {action_space} is not supported; supported: Discrete, Box.")
+
+
+def space_to_dict(space: Any) -> dict[str, Any]:
+    """Return ``space`` as JSON-ready values; :func:`space_from_dict` is the exact inverse.
+
+    Raises:
+        UserError: the space is neither Box nor Discrete.
+    """
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.Box):
+        return {
+            "type": "Box",
+            "dtype": space.dtype.name,
+            "shape": list(space.shape),
+            "low": _bound_to_json(space.low),
+            "high": _bound_to_json(space.high),
+        }
+    raise UserError(f"space {space} cannot be stored; supported: Box, Discrete.")
+
+
+def space_from_dict(data: dict[str, Any]) -> spaces.Box | spaces.Discrete:
+    """Rebuild the space that :func:`space_to_dict` described.
+
+    Raises:
+        UserError: the description names another kind of space.
+    """
+    kind = data.get("type")
+    if kind == "Discrete":
+        return spaces.Discrete(int(data["n"]), start=int(data["start"]))
+    if kind == "Box":
+        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+        low, high = (_bound_from_json(data[key], shape, dtype) for key in ("low", "high"))
+        return spaces.Box(low, high, shape=shape, dtype=dtype.type)
+    raise UserError(f"unknown space type {kind!r}; supported: Box, Discrete.")
+
+
+def _bound_to_json(bound: Array) -> Any:
+    # One number when all are equal (an image has 28,224 bounds); JSON has no infinity, text has.
+    values = [value if np.isfinite(value) else str(value) for value in bound.ravel().tolist()]
+    return values[0] if values and all(value == values[0] for value in values) else values
+
+
+def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    values = value if isinstance(value, list) else [value]
+    numbers = np.array([float(v) if isinstance(v, str) else v for v in values], dtype=dtype)
+    return np.broadcast_to(numbers, shape).copy() if len(values) == 1 else numbers.reshape(shape)
+
+
+def observation_dtype(space: spaces.Box, *, normalized: bool = False) -> np.dtype[Any]:
+    """Return the dtype of observations in the batch.
+
+    Integers keep the environment's dtype (uint8 stays uint8). Every floating-point dtype becomes float32, float64 included,
+    and so does whatever is normalised.
+    """
+    if normalized or space.dtype.kind == "f":
+        return np.dtype(np.float32)
+    return np.dtype(space.dtype)
+
+
+def observation_spec(space: spaces.Box, num_envs: int, *, normalized: bool = False) -> TensorSpec:
+    """Return the TorchRL spec of observations ``[num_envs, *space.shape]``.
+
+    It has no bounds: environments do return values outside the ones they declare.
+    """
+    dtype = torch.from_numpy(np.empty(0, observation_dtype(space, normalized=normalized))).dtype
+    return Unbounded(shape=(num_envs, *space.shape), dtype=dtype, device="cpu")
+
+
+def action_spec(space: spaces.Box | spaces.Discrete, num_envs: int, *, squash: bool = False) -> TensorSpec:
+    """Return the TorchRL spec of the actions a policy gives: int64 ``[num_envs]`` or float32 ``[num_envs, *space.shape]``.
+
+    Discrete actions count from 0 whatever the space's start is. Box actions are unbounded where they are squashed or the
+    space has an infinite bound.
+    """
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n), shape=(num_envs,), dtype=torch.int64, device="cpu")
+    shape = (num_envs, *space.shape)
+    if squash or not space.is_bounded("both"):
+        return Unbounded(shape=shape, dtype=torch.float32, device="cpu")
+    low, high = (torch.from_numpy(np.float32(bound)).expand(shape) for bound in (space.low, space.high))
+    return Bounded(low, high, shape=shape, dtype=torch.float32, device="cpu")
+
+
+class ActionMap:
+    """Turns a policy's actions into the environment's.
+
+    Discrete actions get the space's ``start`` added. Box actions are clipped to the bounds, or, when ``squash`` is set, taken
+    through tanh and scaled onto them: the policy then samples the unbounded argument of the tanh.
+    """
+
+    def __init__(self, space: spaces.Box | spaces.Discrete, *, squash: bool = False) -> None:
+        """Prepare the map.
+
+        Raises:
+            UserError: ``squash`` with an infinite bound, or with Discrete actions.
+        """
+        self.space = space
+        self.squash = squash
+        self.dtype: np.dtype[Any] = np.dtype(space.dtype)
+        if isinstance(space, spaces.Discrete):
+            if squash:
+                raise UserError("squashed actions need a Box action space, not Discrete.")
+            self._convert = self._shift
+            self._start = int(space.start)
+            return
+        if squash and not space.is_bounded("both"):
+            raise UserError(f"squashed actions need finite bounds, and {space} has infinite ones.")
+        self._low, self._high = space.low, space.high
+        # float64: the span of finite float32 bounds may overflow float32.
+        self._offset = space.low.astype(np.float64)
+        self._span = space.high.astype(np.float64) - self._offset
+        self._bounded = bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
+        self._convert = self._squash if squash else self._clip
+
+    def to_env(self, action: Array) -> Array:
+        """Return ``action`` ``[N, *act]`` as a new array of the space's dtype, within its bounds.
+
+        Raises:
+            ValueError: the actions have another shape than ``[N, *act]``.
+        """
+        if action.shape[1:] != self.space.shape:
+            raise ValueError(f"actions of shape {action.shape} do not fit [N, *{self.space.shape}].")
+        return self._convert(action)
+
+    def _shift(self, action: Array) -> Array:
+        return action + self._start
+
+    def _clip(self, action: Array) -> Array:
+        converted = action.astype(self.dtype)
+        return converted.clip(self._low, self._high, out=converted) if self._bounded else converted
+
+    def _squash(self, action: Array) -> Array:
+        unit = (np.tanh(action, dtype=np.float64) + 1.0) * 0.5
+        # Rounding to the space's dtype can step over a bound by one unit.
+        return (self._offset + unit * self._span).astype(self.dtype).clip(self._low, self._high)

@@ -1,0 +1,148 @@
+"""Steps and resets of :class:`Episodes` as tensors: the values of the batch, ready for TensorDicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_training.envs.episodes import Episodes, Transition
+
+Array = NDArray[Any]
+Source = dict[str, Any]
+DONE_KEYS = ("done", "terminated", "truncated")
+ROOT_KEYS = ("observation", "is_init", *DONE_KEYS)
+NEXT_KEYS = frozenset(("observation", "reward", *DONE_KEYS, "episode_return", "episode_length", "is_init"))
+
+
+class TensorSteps:
+    """Builds the root and ``next`` values of each vector step.
+
+    Every tensor is fresh at every step, except the constant False ones of the root, which are shared by all steps. Where no
+    episode ended, the root's observation is the very tensor of ``next``: consumers copy before they write.
+    """
+
+    def __init__(self, episodes: Episodes, dtype: np.dtype[Any]) -> None:
+        """Wrap ``episodes``, whose observations go into the batch as ``dtype``."""
+        self.episodes = episodes
+        self.dtype = dtype
+        self.root: Source = {}
+        self.pending: list[int] = []
+        """Rows whose episode ended in :meth:`step` and that wait for their reset."""
+        self._shape = (episodes.num_envs, 1)
+        self._false = torch.zeros(self._shape, dtype=torch.bool)
+        self._flags_shape = (3, *self._shape)
+        self._floats_shape = (2, *self._shape)
+
+    def step_and_renew(self, action: Tensor, carried: TensorDictBase | None) -> tuple[Source, Source]:
+        """Step every row, begin new episodes where one ended, and return the values of ``next`` and of the new root."""
+        self.require_running()
+        episodes = self.episodes
+        transition = episodes.step(action.numpy())
+        ended = transition.ended
+        raw = transition.step.observation
+        renewed = episodes.renew(ended) if ended else raw
+        # Once per vector step, on what the policy acts on next; the terminal observation is seen with the same statistics.
+        if episodes.normalizer is not None:
+            episodes.normalizer.update_observation(renewed)
+        values = self._next(transition, raw)
+        false = self._false
+        root: Source = {
+            "observation": self._observation(renewed) if ended else values["observation"],
+            "is_init": values["done"] if ended else false,
+            "done": false,
+            "terminated": false,
+            "truncated": false,
+        }
+        if carried is not None:
+            _carry(carried, values, root, ended)
+        self.root = root
+        return values, root
+
+    def step(self, action: Tensor) -> Source:
+        """Step every row, reset none, and return the values of ``next``."""
+        self.require_running()
+        transition = self.episodes.step(action.numpy())
+        self.pending = transition.ended
+        if self.episodes.normalizer is not None:
+            self.episodes.normalizer.update_observation(transition.step.observation)
+        values = self._next(transition, transition.step.observation)
+        self.root = self._root(values["observation"], self._false)
+        return values
+
+    def restart(self) -> Source:
+        """Begin a new episode in every row and return the root."""
+        return self._begin(self.episodes.restart(), list(range(self.episodes.num_envs)))
+
+    def renew(self, rows: list[int]) -> Source:
+        """Begin new episodes in ``rows`` and return the root of all rows."""
+        return self._begin(self.episodes.renew(rows), rows)
+
+    def _begin(self, raw: Array, rows: list[int]) -> Source:
+        if self.episodes.normalizer is not None:
+            self.episodes.normalizer.update_observation(raw[rows])
+        self.pending = [row for row in self.pending if row not in rows]
+        is_init = torch.zeros(self._shape, dtype=torch.bool)
+        is_init[rows] = True
+        self.root = self._root(self._observation(raw), is_init)
+        return self.root
+
+    def adopt(self, saved: Source, *, approximate: bool) -> None:
+        """Make ``saved`` the root again, or with ``approximate`` the root of the fresh episodes, its carried keys zeroed."""
+        carried = {key: value for key, value in saved.items() if key not in ROOT_KEYS}
+        if approximate:
+            root = self._begin(self.episodes.observation, list(range(self.episodes.num_envs)))
+            carried = {key: value.clone().zero_() for key, value in carried.items()}
+        else:
+            root = self._root(saved["observation"], saved["is_init"])
+        self.root = {**root, **carried}
+
+    def require_running(self) -> None:
+        """Raise ``RuntimeError`` unless every row is in the middle of an episode."""
+        if self.pending or not self.root:
+            rows = self.pending or "all"
+            raise RuntimeError(f"{self.episodes.name}: environments {rows} need a reset() first.")
+
+    def _root(self, observation: Tensor, is_init: Tensor) -> Source:
+        return {"observation": observation, "is_init": is_init, **dict.fromkeys(DONE_KEYS, self._false)}
+
+    def _next(self, transition: Transition, raw: Array) -> Source:
+        step = transition.step
+        terminated, truncated = step.terminated, step.truncated
+        done = [a or b for a, b in zip(terminated, truncated, strict=True)] if transition.ended else terminated
+        # One block and one from_numpy per dtype: each call costs as much as the arithmetic of a small environment.
+        flags = np.array((terminated, truncated, done), np.bool_).reshape(self._flags_shape)
+        floats = np.array((transition.reward, transition.returns), np.float32).reshape(self._floats_shape)
+        terminated_tensor, truncated_tensor, done_tensor = torch.from_numpy(flags).unbind(0)
+        reward, episode_return = torch.from_numpy(floats).unbind(0)
+        return {
+            "observation": self._observation(raw),
+            "reward": reward,
+            "terminated": terminated_tensor,
+            "truncated": truncated_tensor,
+            "done": done_tensor,
+            "episode_return": episode_return,
+            "episode_length": torch.from_numpy(transition.lengths.reshape(self._shape)),
+        }
+
+    def _observation(self, raw: Array) -> Tensor:
+        normalizer = self.episodes.normalizer
+        if normalizer is not None:
+            raw = normalizer.normalize_observation(raw)
+        return torch.from_numpy(raw if raw.dtype == self.dtype else raw.astype(self.dtype))
+
+
+def _carry(carried: TensorDictBase, values: Source, root: Source, ended: list[int]) -> None:
+    """Put what a policy wrote into ``next`` (its recurrent state) into ``values`` and ``root``, zeroed where ``ended``."""
+    for key, value in carried.items():
+        if key in NEXT_KEYS:
+            continue
+        values[key] = value
+        if ended:
+            value = value.clone()
+            value[ended] = 0
+        root[key] = value

@@ -1,0 +1,20 @@
+"""What an environment's own process needs before it builds the environment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from typing import Any
+
+
+def in_worker(make: Callable[[], Any]) -> Any:
+    """Build an environment; in a worker process, first leave signals to the parent.
+
+    Ctrl-C reaches every process of the terminal: the parent finishes its iteration and needs its workers for that. And a
+    handler inherited from the parent would keep a worker from being terminated.
+    """
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return make()

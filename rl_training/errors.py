@@ -1,0 +1,16 @@
+"""The one exception that means "the user can mend this": the command line prints it in one line and exits with 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in what the user gave: a key, a path, a name, a value. Its message is one line."""
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the candidate closest to ``name``, or an empty string."""
+    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

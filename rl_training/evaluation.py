@@ -1,0 +1,170 @@
+"""Evaluation: whole episodes in fresh environments, counted fairly, with intervals. It leaves training untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.envs import VectorEnv
+from rl_training.envs.video import VideoRequest
+from rl_training.errors import UserError
+from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+
+_BOOTSTRAP_RESAMPLES = 2000
+
+
+class Evaluable(Protocol):
+    """What evaluation needs of an algorithm."""
+
+    config: TrainConfig
+    device: torch.device
+    global_step: int
+
+    def evaluation_environment(
+        self,
+        *,
+        num_envs: int,
+        seed: int,
+        env: Any = None,
+        render_mode: str | None = None,
+        video: VideoRequest | None = None,
+    ) -> VectorEnv:
+        """Return fresh environments with frozen normalisation."""
+
+    def action(
+        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return the policy's actions."""
+
+
+@torch.no_grad()
+def evaluate(
+    algorithm: Evaluable,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    deterministic: bool | None = None,
+    env: Any = None,
+    render: bool = False,
+    video: VideoRequest | None = None,
+) -> dict[str, Any]:
+    """Play ``episodes`` whole episodes and return their statistics.
+
+    Every environment gets its quota of episodes. Counting the first that finish, as is often done,
+    favours short ones. Rewards are raw, observation statistics frozen, seeds apart from training's.
+
+    Args:
+        algorithm: gives environments and actions.
+        episodes: None: the config's.
+        seed: of the episodes; None: the config's, or one derived from the run's seed and step.
+        deterministic: the most likely action instead of a sample; None: the config's.
+        env: evaluate on another environment than the one trained on.
+        render: show the first environment on the screen.
+        video: write the first episodes as MP4 files.
+
+    Returns:
+        ``return_mean, return_std`` (over episodes), ``return_iqm`` (interquartile mean),
+        ``return_ci95`` (bootstrap interval of the mean), ``length_mean``, ``returns, lengths,
+        episodes, seed, deterministic``.
+
+    Raises:
+        UserError: a number of episodes that is not positive, or an environment that cannot be drawn.
+    """
+    settings = algorithm.config.evaluation
+    count = settings.episodes if episodes is None else episodes
+    if count < 1:
+        raise UserError(f"episodes must be at least 1, got {count}.")
+    greedy = settings.deterministic if deterministic is None else deterministic
+    chosen = _episode_seed(algorithm) if seed is None else seed
+    with preserve_global_rng():
+        environment = algorithm.evaluation_environment(
+            num_envs=1 if render or video else min(settings.num_envs, count),
+            seed=chosen,
+            env=env,
+            render_mode="human" if render else "rgb_array" if video else None,
+            video=video,
+        )
+        try:
+            draws = generator(chosen, "evaluation")
+            returns, lengths = _play(algorithm, environment, count, greedy, draws)
+        finally:
+            environment.close(raise_if_closed=False)
+    return {**statistics(returns, lengths), "seed": chosen, "deterministic": greedy}
+
+
+def _episode_seed(algorithm: Evaluable) -> int:
+    config = algorithm.config
+    if config.evaluation.seed is not None:
+        return config.evaluation.seed
+    return derive_seed(config.seed, f"evaluation/{algorithm.global_step}")
+
+
+def _play(
+    algorithm: Evaluable,
+    environment: VectorEnv,
+    episodes: int,
+    deterministic: bool,
+    draws: torch.Generator,
+) -> tuple[list[float], list[int]]:
+    """Return the returns and lengths of each environment's first episodes, environment after environment."""
+    count = environment.num_envs
+    missing = [episodes // count + (row < episodes % count) for row in range(count)]
+    returns: list[list[float]] = [[] for _ in range(count)]
+    lengths: list[list[int]] = [[] for _ in range(count)]
+    root = environment.reset()
+    while any(missing):
+        observation = root.get("observation").to(algorithm.device)
+        action = algorithm.action(observation, deterministic=deterministic, generator=draws)
+        root.set("action", action.cpu())
+        taken, root = environment.step_and_maybe_reset(root)
+        following = taken.get("next")
+        for row in following.get("done").view(-1).nonzero().view(-1).tolist():
+            if missing[row]:
+                missing[row] -= 1
+                returns[row].append(following.get("episode_return")[row].item())
+                lengths[row].append(int(following.get("episode_length")[row].item()))
+    return [each for row in returns for each in row], [each for row in lengths for each in row]
+
+
+def statistics(returns: Sequence[float], lengths: Sequence[int]) -> dict[str, Any]:
+    """Return the statistics that `evaluate` names, of at least one episode."""
+    values = np.asarray(returns, np.float64)
+    return {
+        "return_mean": float(values.mean()),
+        "return_std": float(values.std()),
+        "return_iqm": interquartile_mean(values),
+        "return_ci95": _bootstrap_interval(values),
+        "length_mean": float(np.mean(lengths)),
+        "returns": [float(value) for value in values],
+        "lengths": [int(length) for length in lengths],
+        "episodes": len(returns),
+    }
+
+
+def interquartile_mean(values: Sequence[float] | np.ndarray[Any, Any]) -> float:
+    """Return the mean of the middle half of ``values`` (Agarwal et al. 2021), counting border values in part."""
+    ordered = np.sort(np.asarray(values, np.float64))
+    cut = len(ordered) / 4
+    # Each value weighs as much of it as lies between the quartiles: 4 values give the mean of the middle 2.
+    left = np.arange(len(ordered))
+    weights = np.clip(np.minimum(left + 1, len(ordered) - cut) - np.maximum(left, cut), 0, 1)
+    return float((weights * ordered).sum() / weights.sum())
+
+
+def _bootstrap_interval(values: np.ndarray[Any, Any]) -> list[float]:
+    """Return the percentile bootstrap's 95 % interval of the mean, by a fixed seed: equal data, equal interval."""
+    resamples = np.random.default_rng(0).integers(len(values), size=(_BOOTSTRAP_RESAMPLES, len(values)))
+    low, high = np.percentile(values[resamples].mean(1), [2.5, 97.5])
+    return [float(low), float(high)]
+
+
+def summary(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an evaluation that ``result.json`` keeps."""
+    return {key: record[key] for key in ("return_mean", "return_std", "return_iqm", "episodes")}

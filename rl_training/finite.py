@@ -1,0 +1,58 @@
+"""NaN and infinity: found once per batch and once per update, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+BATCH_KEYS: tuple[str | tuple[str, str], ...] = (
+    "observation",
+    "action",
+    ("next", "observation"),
+    ("next", "reward"),
+)
+
+
+class NonFiniteError(RuntimeError):
+    """A number of the training became NaN or infinite: training stops, and checkpoints stay as they were."""
+
+
+def check_batch(batch: TensorDictBase, *, step: int) -> None:
+    """Raise when a batch ``[N, T]`` collected from ``step`` on holds a NaN or an infinity.
+
+    Raises:
+        NonFiniteError: names the environment step, the environment's index and the key.
+    """
+    for key in BATCH_KEYS:
+        values = batch.get(key)
+        if not values.is_floating_point() or bool(torch.isfinite(values).all()):
+            continue
+        wrong = ~torch.isfinite(values).flatten(2).all(-1)
+        # The first in time, then in the order of environments.
+        time_index, environment = wrong.T.nonzero()[0].tolist()
+        name = key if isinstance(key, str) else ".".join(key)
+        raise NonFiniteError(
+            f"NaN or infinity in {name!r} of environment {environment} at step "
+            f"{step + time_index * batch.shape[0] + environment} (vector step {time_index} of the rollout)."
+        )
+
+
+def check_update(metrics: Mapping[str, Tensor], modules: Mapping[str, nn.Module], *, step: int) -> None:
+    """Raise when an update's losses or the parameters after it hold a NaN or an infinity.
+
+    Raises:
+        NonFiniteError: names the environment step and the metric or the parameter.
+    """
+    for name, value in metrics.items():
+        # Explained variance is NaN by definition while all targets are equal.
+        if name != "train/explained_variance" and not bool(torch.isfinite(value)):
+            raise NonFiniteError(f"NaN or infinity in the metric {name!r} of the update at step {step}.")
+    for module_name, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise NonFiniteError(
+                    f"NaN or infinity in the parameter '{module_name}.{name}' after the update at step {step}."
+                )

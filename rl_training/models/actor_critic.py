@@ -1,0 +1,166 @@
+"""Policies with a value function: what PPO trains (two heads) and what PPG trains (three)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rl_training.models.heads import ActionHead, Parameters
+from rl_training.models.mlp import orthogonal_
+
+Architecture = Literal["dual", "detach", "shared"]
+"""How policy and value function share an encoder (Cobbe et al. 2020, sections 2 and 3.4)."""
+
+
+class ActorCritic(nn.Module):
+    """An encoder, an action head and a value head: ``[*batch, *observation]`` to distribution and value.
+
+    Args:
+        make_encoder: returns a new module from observations to ``[*batch, output_size]``, with an
+            ``output_size`` attribute. Called twice for ``dual``, once otherwise.
+        make_head: from the number of features to the action head.
+        architecture: ``dual`` (an encoder each), ``shared`` (one encoder, trained by both) or
+            ``detach`` (one encoder, on which the value loss has no influence).
+        orthogonal_init: orthogonal weights with gains sqrt(2), 0.01 (policy) and 1 (value).
+    """
+
+    def __init__(
+        self,
+        *,
+        make_encoder: Callable[[], nn.Module],
+        make_head: Callable[[int], ActionHead],
+        architecture: Architecture = "dual",
+        orthogonal_init: bool = True,
+    ) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.encoder = make_encoder()
+        num_features = _output_size(self.encoder)
+        self.action_head = make_head(num_features)
+        self.value_encoder = make_encoder() if architecture == "dual" else None
+        self.value_head = nn.Linear(num_features, 1)
+        self._orthogonal_init = orthogonal_init
+        if orthogonal_init:
+            for module, gain in (
+                (self.encoder, math.sqrt(2)),
+                (self.action_head, 0.01),
+                (self.value_encoder, math.sqrt(2)),
+                (self.value_head, 1.0),
+            ):
+                if module is not None:
+                    orthogonal_(module, gain)
+
+    def forward(self, observation: Tensor) -> tuple[Parameters, Tensor]:
+        """Return the action distribution's parameters and the value ``[*batch]``."""
+        features = self.encoder(observation)
+        return self.action_head(features), self._value(observation, features)
+
+    def distribution(self, observation: Tensor) -> Parameters:
+        """Return the action distribution's parameters alone."""
+        parameters: Parameters = self.action_head(self.encoder(observation))
+        return parameters
+
+    def value(self, observation: Tensor) -> Tensor:
+        """Return the value ``[*batch]`` alone."""
+        features = None if self.value_encoder is not None else self.encoder(observation)
+        return self._value(observation, features)
+
+    def act(
+        self,
+        observation: Tensor,
+        *,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return action, its log-probability ``[N]`` and value ``[N]`` for observations ``[N, *shape]``."""
+        features = self.encoder(observation)
+        parameters = self.action_head(features)
+        head = self.action_head
+        action = head.mode(parameters) if deterministic else head.draw(parameters, generator)
+        log_probability, _ = head.evaluate(parameters, action)
+        return action, log_probability, self._value(observation, features)
+
+    def evaluate_actions(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probability, entropy and value, each ``[*batch]``, of stored actions."""
+        parameters, value = self(observation)
+        log_probability, entropy = self.action_head.evaluate(parameters, action)
+        return log_probability, entropy, value
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """Return what the policy loss trains: the encoder and the action head."""
+        return _trainable(self.encoder, self.action_head)
+
+    def value_parameters(self) -> list[nn.Parameter]:
+        """Return what only the value loss trains: the value head and, if it has its own, its encoder."""
+        return _trainable(self.value_encoder, self.value_head)
+
+    def _value(self, observation: Tensor, features: Tensor | None) -> Tensor:
+        if self.value_encoder is not None:
+            features = self.value_encoder(observation)
+        assert features is not None
+        if self.architecture == "detach":
+            features = features.detach()
+        return _scalar(self.value_head, features)
+
+
+class MLPActorCritic(ActorCritic):
+    """The two-headed model that PPO trains; with `rl_training.models.mlp.MLP` encoders by default."""
+
+
+class MLPPPGModel(ActorCritic):
+    """An actor-critic with a third head, the auxiliary value, on the policy's encoder.
+
+    Its other parameters are made first and alike, so that with the same random state a
+    `MLPPPGModel` and a `MLPActorCritic` of one architecture hold equal policies and values.
+    """
+
+    def __init__(
+        self,
+        *,
+        make_encoder: Callable[[], nn.Module],
+        make_head: Callable[[int], ActionHead],
+        architecture: Architecture = "dual",
+        orthogonal_init: bool = True,
+    ) -> None:
+        super().__init__(
+            make_encoder=make_encoder,
+            make_head=make_head,
+            architecture=architecture,
+            orthogonal_init=orthogonal_init,
+        )
+        self.auxiliary_head = nn.Linear(_output_size(self.encoder), 1)
+        if orthogonal_init:
+            orthogonal_(self.auxiliary_head, 1.0)
+
+    def auxiliary(self, observation: Tensor) -> tuple[Parameters, Tensor, Tensor]:
+        """Return distribution parameters, auxiliary value ``[*batch]`` and true value ``[*batch]``."""
+        features = self.encoder(observation)
+        auxiliary_value = _scalar(self.auxiliary_head, features)
+        return self.action_head(features), auxiliary_value, self._value(observation, features)
+
+    def auxiliary_parameters(self) -> list[nn.Parameter]:
+        """Return what only the auxiliary phase trains: the auxiliary value's head."""
+        return _trainable(self.auxiliary_head)
+
+
+def _scalar(head: nn.Linear, features: Tensor) -> Tensor:
+    return functional.linear(features, head.weight, head.bias).squeeze(-1)
+
+
+def _trainable(*modules: nn.Module | None) -> list[nn.Parameter]:
+    found: Iterable[nn.Parameter] = (
+        parameter for module in modules if module is not None for parameter in module.parameters()
+    )
+    return [parameter for parameter in found if parameter.requires_grad]
+
+
+def _output_size(encoder: nn.Module) -> int:
+    size = getattr(encoder, "output_size", None)
+    if not isinstance(size, int):
+        raise TypeError(f"encoder {type(encoder).__name__} needs an integer attribute 'output_size'.")
+    return size

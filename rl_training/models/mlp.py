@@ -1,0 +1,63 @@
+"""Multi-layer perceptrons and their initialisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": functional.elu,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+}
+
+
+class MLP(nn.Module):
+    """Hidden layers, each followed by the activation: ``[*batch, *input_shape] -> [*batch, output_size]``.
+
+    It calls the linear kernels itself: `nn.Sequential` costs as much again per step on networks
+    this small. Inputs of another dtype (integers, float64) are converted to float32.
+    """
+
+    def __init__(
+        self, *, input_shape: Sequence[int], hidden_sizes: Sequence[int], activation: str = "tanh"
+    ) -> None:
+        super().__init__()
+        self.input_dimensions = len(input_shape)
+        sizes = [math.prod(input_shape), *hidden_sizes]
+        self.layers = nn.ModuleList(
+            nn.Linear(inputs, outputs) for inputs, outputs in zip(sizes, sizes[1:], strict=False)
+        )
+        self.output_size = sizes[-1]
+        self.activation = ACTIVATIONS[activation]
+        self._linears = tuple(self.layers)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return the last hidden layer's output, ``[*batch, output_size]``."""
+        hidden = observation
+        if hidden.dtype != torch.float32:
+            hidden = hidden.float()
+        if self.input_dimensions != 1:
+            hidden = hidden.reshape(*hidden.shape[: hidden.ndim - self.input_dimensions], -1)
+        for layer in self._linears:
+            hidden = self.activation(functional.linear(hidden, layer.weight, layer.bias))
+        return hidden
+
+
+def orthogonal_(module: nn.Module, gain: float) -> None:
+    """Give every linear and convolution layer of ``module`` orthogonal weights of ``gain`` and zero biases.
+
+    The initialisation of OpenAI baselines: sqrt(2) for hidden layers, 0.01 for the policy's head,
+    1 for the value's head.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

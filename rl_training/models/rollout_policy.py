@@ -1,0 +1,42 @@
+"""The policy as a Collector calls it: one forward of the actor per step, noise drawn once per rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_training.models.actor_critic import ActorCritic
+
+
+class RolloutPolicy(TensorDictModuleBase):  # type: ignore[misc]
+    """Reads ``observation``, writes ``action``.
+
+    Log-probabilities and values are left to one forward over the whole batch after the rollout, by
+    the same parameters: TorchRL's `ProbabilisticActor` computes them at every step, at four times
+    the cost. ``begin_rollout`` must run before each rollout.
+    """
+
+    def __init__(self, model: ActorCritic, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.in_keys = ["observation"]
+        self.out_keys = ["action"]
+        self.model = model
+        self._encoder = model.encoder.forward
+        self._sample = model.action_head.sample
+        self._generator = generator
+        self._noise: Iterator[Tensor] = iter(())
+
+    @torch.no_grad()
+    def begin_rollout(self, num_steps: int, num_envs: int) -> None:
+        """Draw the noise of the next ``num_steps`` steps of ``num_envs`` environments."""
+        self._noise = iter(self.model.action_head.draw_noise(num_steps, num_envs, self._generator))
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the sampled actions ``[N, *action]`` for observations ``[N, *shape]``."""
+        features = self._encoder(tensordict.get("observation"))
+        tensordict.set("action", self._sample(features, next(self._noise)))
+        return tensordict

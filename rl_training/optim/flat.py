@@ -1,0 +1,118 @@
+"""Parameters on one flat tensor, and Adam on slices of it.
+
+Networks of reinforcement learning are many small tensors, on which an optimiser's cost is the
+number of kernel calls. As views of one tensor, clipping and Adam are a dozen kernels in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class FlatParameters:
+    """Makes every parameter of ``groups`` a view of ``flat``, in the order given, without copies left behind.
+
+    Restoring must write into ``flat`` (or the parameters) in place; assigning new tensors would cut
+    the views. A parameter that appears in an earlier group is not repeated.
+    """
+
+    def __init__(self, groups: Mapping[str, Iterable[nn.Parameter]]) -> None:
+        self.groups: dict[str, list[nn.Parameter]] = {}
+        self._ranges: dict[str, tuple[int, int]] = {}
+        seen: set[int] = set()
+        start = 0
+        for name, parameters in groups.items():
+            own = [p for p in parameters if id(p) not in seen]
+            seen.update(id(p) for p in own)
+            size = sum(p.numel() for p in own)
+            self.groups[name] = own
+            self._ranges[name] = (start, start + size)
+            start += size
+        every = [p for own in self.groups.values() for p in own]
+        self.flat = torch.cat([p.detach().reshape(-1) for p in every])
+        offset = 0
+        for parameter in every:
+            view = self.flat[offset : offset + parameter.numel()].view(parameter.shape)
+            parameter.data = view
+            offset += parameter.numel()
+
+    def select(self, *names: str) -> tuple[list[nn.Parameter], Tensor]:
+        """Return the parameters of adjacent groups and the slice of ``flat`` that holds them."""
+        ranges = [self._ranges[name] for name in names]
+        if any(left[1] != right[0] for left, right in zip(ranges, ranges[1:], strict=False)):
+            raise ValueError(f"groups {names} are not adjacent in {list(self._ranges)}")
+        parameters = [p for name in names for p in self.groups[name]]
+        # `.data` drops the record of being a view, which a compiled graph could not update in place.
+        return parameters, self.flat[ranges[0][0] : ranges[-1][1]].data
+
+
+class FlatAdam(torch.optim.Optimizer):
+    """Adam (Kingma and Ba 2015) on one slice of a `FlatParameters`, with a tensor learning rate.
+
+    ``apply(gradient)`` is the update itself, traceable by `torch.compile`: changing the learning
+    rate never recompiles. ``step()`` makes it an ordinary optimiser for loops of one's own.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        flat: Tensor,
+        *,
+        learning_rate: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+    ) -> None:
+        self.learning_rate = torch.tensor(float(learning_rate))
+        super().__init__(list(parameters), {"lr": self.learning_rate})
+        self.parameters = list(parameters)
+        self.flat = flat
+        self.betas = betas
+        self.epsilon = epsilon
+        self.first_moment = torch.zeros_like(flat)
+        self.second_moment = torch.zeros_like(flat)
+        self.steps = torch.zeros(())
+
+    def apply(self, gradient: Tensor) -> None:
+        """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""
+        beta1, beta2 = self.betas
+        self.steps.add_(1)
+        self.first_moment.lerp_(gradient, 1 - beta1)
+        self.second_moment.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        step_size = self.learning_rate / (1 - beta1**self.steps)
+        root = (self.second_moment / (1 - beta2**self.steps)).sqrt_().add_(self.epsilon)
+        self.flat.sub_(step_size * self.first_moment / root)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Apply the parameters' ``.grad`` (a missing one counts as zero)."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.apply(
+            torch.cat(
+                [
+                    (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1)
+                    for p in self.parameters
+                ]
+            )
+        )
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return moments, step count and learning rate, all tensors."""
+        return {
+            "first_moment": self.first_moment,
+            "second_moment": self.second_moment,
+            "steps": self.steps,
+            "learning_rate": self.learning_rate,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore ``state_dict()`` in place."""
+        for name, target in self.state_dict().items():
+            target.copy_(state_dict[name])

@@ -1,0 +1,127 @@
+"""One gradient step as one function: loss, gradients, clipping and Adam, compiled to one graph on request."""
+
+from __future__ import annotations
+
+import shutil
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from rl_training.errors import UserError
+from rl_training.optim.flat import FlatAdam
+
+Minibatch = Mapping[str, Tensor]
+LossFunction = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
+"""From a minibatch to the loss (a scalar) and detached scalar metrics."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class GradientStep:
+    """Indexes a minibatch, and moves the optimiser's parameters down the gradient of a loss on it.
+
+    Args:
+        loss: the function to minimise.
+        optimizer: owns the parameters and their flat storage.
+        max_gradient_norm: gradients of a larger global L2 norm are scaled down to it; None: never.
+        compile: trace everything into one graph. It is compiled from the first call on: a step that
+            was eager first and compiled later would not repeat itself bit for bit after a resume.
+        max_kl: when given, a minibatch whose ``approx_kl`` metric exceeds it changes nothing, and
+            ``stopped`` tells so. The check needs the value, so the step becomes two graphs.
+    """
+
+    def __init__(
+        self,
+        loss: LossFunction,
+        optimizer: FlatAdam,
+        *,
+        max_gradient_norm: float | None,
+        compile: bool = False,
+        max_kl: float | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.metric_names: tuple[str, ...] = ()
+        self.max_kl = max_kl
+        self.stopped = False
+        self._loss = loss
+        self._max_gradient_norm = max_gradient_norm
+        if max_kl is None:
+            self._step = _maybe_compile(self._full_step, compile)
+        else:
+            self._compute = _maybe_compile(self._gradient, compile)
+            self._apply = _maybe_compile(self._apply_gradient, compile)
+
+    def __call__(self, batch: Minibatch, indices: Tensor) -> Tensor:
+        """Take one step on ``batch[indices]`` and return its metrics as one vector (see ``metric_names``).
+
+        Args:
+            batch: tensors ``[M, ...]`` and 0-dim coefficients, which are passed on as they are.
+            indices: int64 ``[B]``.
+        """
+        if self.max_kl is None:
+            return cast("Tensor", self._step(dict(batch), indices))
+        gradient, metrics = self._compute(dict(batch), indices)
+        approx_kl = metrics[self.metric_names.index("approx_kl")]
+        self.stopped = bool(approx_kl > self.max_kl)
+        if not self.stopped:
+            self._apply(gradient)
+        return cast("Tensor", metrics)
+
+    def _full_step(self, batch: dict[str, Tensor], indices: Tensor) -> Tensor:
+        gradient, metrics = self._gradient(batch, indices)
+        self._apply_gradient(gradient)
+        return metrics
+
+    def _gradient(self, batch: dict[str, Tensor], indices: Tensor) -> tuple[Tensor, Tensor]:
+        minibatch = {key: value[indices] if value.ndim else value for key, value in batch.items()}
+        loss, metrics = self._loss(minibatch)
+        gradients = torch.autograd.grad(loss, self.optimizer.parameters)
+        with torch.no_grad():
+            gradient = torch.cat([part.reshape(-1) for part in gradients])
+            norm = torch.linalg.vector_norm(gradient)
+            if self._max_gradient_norm is not None:
+                # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
+                gradient = gradient * (self._max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
+            metrics = {**metrics, "gradient_norm": norm}
+            self.metric_names = tuple(metrics)
+            return gradient, torch.stack(list(metrics.values()))
+
+    @torch.no_grad()
+    def _apply_gradient(self, gradient: Tensor) -> None:
+        self.optimizer.apply(gradient)
+
+
+def _maybe_compile(function: _Function, compile: bool) -> _Function:
+    return compile_isolated(function) if compile else function
+
+
+def compile_isolated(function: _Function) -> _Function:
+    """Compile a bound method so that it shares no compilation with other instances of its class.
+
+    Dynamo keys its cache by code object. A code object of its own lets every instance have its own
+    graph, however many there are in the process, and makes it safe to keep only tensor guards: what
+    is constant for an instance (hyperparameters, modules) is not checked again at every call.
+
+    Raises:
+        UserError: there is no C++ compiler.
+    """
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+        raise UserError(
+            "compile needs a C++ compiler and none was found: install one, or switch it off with --no-compile."
+        )
+    torch._dynamo.config.trace_autograd_ops = True
+    method = cast("types.MethodType", function)
+    plain = cast("types.FunctionType", method.__func__)
+    own = types.FunctionType(
+        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    compiled = torch.compile(
+        types.MethodType(own, method.__self__),
+        dynamic=False,
+        fullgraph=True,
+        options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+    )
+    return cast("_Function", compiled)

@@ -1,0 +1,44 @@
+"""An algorithm into a checkpoint and out of it, apart from any run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rl_training.config import config_from_dict, config_to_dict, replace_config
+from rl_training.errors import UserError
+from rl_training.runtime import checkpoint as checkpoints
+
+if TYPE_CHECKING:
+    from rl_training.algorithm import Algorithm
+
+AnyAlgorithm = TypeVar("AnyAlgorithm", bound="Algorithm")
+
+
+def save(algorithm: Algorithm, path: Path, *, policy_only: bool) -> Path:
+    """Write ``algorithm`` as the checkpoint directory ``path``."""
+    if path.exists():
+        raise UserError(f"{path} exists already; checkpoints are never overwritten.")
+    config = config_to_dict(algorithm.config)
+    policy = algorithm.policy_state()
+    if policy_only:
+        return checkpoints.save_policy(path, step=algorithm.global_step, policy=policy, config=config)
+    state = {"training": {"algorithm": algorithm.state_dict()}}
+    return checkpoints.save_one(path, step=algorithm.global_step, state=state, policy=policy, config=config)
+
+
+def load(cls: type[AnyAlgorithm], path: Path, *, env: Any, changes: Mapping[str, Any]) -> AnyAlgorithm:
+    """Return what `save`, or a run, wrote; see `Algorithm.load`."""
+    directory = checkpoints.resolve_checkpoint(path)
+    policy = checkpoints.load_policy(directory)
+    config = config_from_dict(policy.config, source=str(directory))
+    if config.algo != cls.name:
+        raise UserError(f"{directory} holds a {config.algo!r} policy, not a {cls.name!r} one.")
+    if changes:
+        config = replace_config(config, **changes)
+    algorithm = cls.restore(config, policy.state, env=env)
+    if "state.json" in checkpoints.read_manifest(directory)["files"]:
+        state = checkpoints.load_checkpoint(directory).state["training"]["algorithm"]
+        algorithm.load_state_dict(state, fresh_environment=env is not None)
+    return algorithm

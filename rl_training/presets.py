@@ -1,0 +1,55 @@
+"""Presets by name: the files of ``zoo/``, wherever the package is installed."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from rl_training.errors import UserError, nearest
+from rl_training.yaml_text import parse_yaml
+
+_PACKAGE = Path(__file__).parent
+
+
+def zoo_directory() -> Path:
+    """Return the presets' directory: the installed package's, or the repository's if editable."""
+    packaged = _PACKAGE / "zoo"
+    return packaged if packaged.is_dir() else _PACKAGE.parent / "zoo"
+
+
+def preset_paths() -> dict[str, Path]:
+    """Return every preset and overlay by name (``ppo_cartpole``, ``atari/dqn_breakout``)."""
+    zoo = zoo_directory()
+    return {
+        path.relative_to(zoo).with_suffix("").as_posix(): path
+        for path in sorted(zoo.rglob("*.yaml"))
+    }
+
+
+def find_preset(name_or_path: str | PathLike[str]) -> Path:
+    """Return the file a user names: a path, else a preset (``zoo/`` and ``.yaml`` optional).
+
+    Raises:
+        UserError: there is neither; names the nearest preset.
+    """
+    text = str(name_or_path)
+    path = Path(text)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise UserError(f"{text} is a directory, not a config file.")
+    name = path.as_posix().removeprefix("zoo/").removesuffix(".yaml")
+    presets = preset_paths()
+    if name in presets:
+        return presets[name]
+    hint = nearest(name, presets) or " `rl-training list presets` shows them."
+    raise UserError(f"there is no file or preset {text!r}.{hint}")
+
+
+def preset_for(algo: str, env_id: str) -> Path | None:
+    """Return the preset written for this algorithm and environment, or None."""
+    for path in preset_paths().values():
+        data = parse_yaml(path.read_text(encoding="utf-8"), source=str(path))
+        if isinstance(data, dict) and data.get("algo") == algo and data.get("env_id") == env_id:
+            return path
+    return None

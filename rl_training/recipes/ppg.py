@@ -1,0 +1,238 @@
+"""Phasic policy gradient (Cobbe et al. 2020, https://arxiv.org/abs/2009.04416).
+
+python -m rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_training.config import TrainConfig
+from rl_training.errors import UserError
+from rl_training.losses.ppg import PPGAuxiliaryLoss
+from rl_training.models.actor_critic import Architecture, MLPPPGModel
+from rl_training.optim import FlatAdam, GradientStep
+from rl_training.recipes.ppo import PPO, ClippedPolicyConfig
+from rl_training.workflows import TrainResult, train_with_overrides
+
+
+@dataclass(kw_only=True)
+class PPGConfig(ClippedPolicyConfig):
+    """PPG's hyperparameters, under the paper's names; the defaults are the paper's and its code's."""
+
+    learning_rate: float = 5e-4
+    """Adam's step size in the policy phase."""
+    discount: float = 0.999
+    """Gamma."""
+    entropy_coefficient: float = 0.01
+    """Weight of the entropy bonus (the paper's beta_S)."""
+    max_gradient_norm: float | None = None
+    """Global gradient norm above which gradients are scaled down, in both phases; None: never."""
+    normalize_advantage: Literal["minibatch", "batch", "off"] = "batch"
+    """Over what advantages get mean 0 and deviation 1."""
+    adam_epsilon: float = 1e-8
+    """Adam's epsilon."""
+    architecture: Architecture = "dual"
+    """``dual``: an encoder each; ``detach``: one, untouched by the value loss; ``shared``: one, trained by both."""
+    policy_iterations: int = 32
+    """Iterations of a policy phase (N_pi)."""
+    policy_epochs: int = 1
+    """Passes of the policy loss over each batch (E_pi)."""
+    value_epochs: int = 1
+    """Passes of the value loss over each batch (E_V); equal to ``policy_epochs``, both are trained together."""
+    auxiliary_epochs: int = 6
+    """Passes over the phase's data in the auxiliary phase (E_aux); 0 leaves the phase out."""
+    auxiliary_minibatches: int = 512
+    """Minibatches of each of those passes (the paper: 16 N_pi)."""
+    auxiliary_learning_rate: float = 5e-4
+    """Adam's step size in the auxiliary phase, whose optimiser is its own."""
+    clone_coefficient: float = 1.0
+    """Weight of the divergence from the old policy in the auxiliary phase (beta_clone)."""
+    true_value_coefficient: float = 1.0
+    """Weight of the true value function's error in the auxiliary phase."""
+
+    def validate(self, config: TrainConfig) -> None:
+        """Refuse values that cannot be trained with, naming key and value."""
+        super().validate(config)
+        for key in ("policy_iterations", "policy_epochs", "value_epochs", "auxiliary_minibatches"):
+            if getattr(self, key) < 1:
+                raise UserError(f"algorithm.{key} must be at least 1, got {getattr(self, key)}.")
+        for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
+            if getattr(self, key) < 0:
+                raise UserError(f"algorithm.{key} must not be negative, got {getattr(self, key)}.")
+        if self.auxiliary_learning_rate <= 0:
+            raise UserError(
+                f"algorithm.auxiliary_learning_rate must be positive, got {self.auxiliary_learning_rate}."
+            )
+        samples = self.policy_iterations * self.num_steps * config.num_envs
+        if self.auxiliary_minibatches > samples:
+            raise UserError(
+                f"algorithm.auxiliary_minibatches must be at most the {samples} samples of a phase, "
+                f"got {self.auxiliary_minibatches}."
+            )
+        if config.model.shared_trunk:
+            raise UserError("model.shared_trunk is PPO's; PPG has algorithm.architecture.")
+
+
+class PPG(PPO):
+    """PPO's iterations, and after every ``policy_iterations`` of them an auxiliary phase.
+
+    The auxiliary phase distils the value function into the policy's encoder, over all the data of
+    the policy phase, while a divergence from the old policy keeps the behaviour. With
+    ``auxiliary_epochs = 0`` and ``policy_epochs = value_epochs`` it is PPO, bit for bit.
+    """
+
+    name: ClassVar[str] = "ppg"
+    Config: ClassVar[type[Any]] = PPGConfig
+    model: MLPPPGModel
+
+    def make(self) -> None:
+        """Add the auxiliary loss, its optimiser and its gradient step to PPO's."""
+        config = self.config.algorithm
+        super().make()
+        self.auxiliary_loss = PPGAuxiliaryLoss(
+            self.model,
+            clone_coefficient=config.clone_coefficient,
+            true_value_coefficient=config.true_value_coefficient,
+        )
+        self.optimizers["auxiliary"] = self._make_adam("policy", "value", "auxiliary")
+        self.optimizers["auxiliary"].learning_rate.fill_(config.auxiliary_learning_rate)
+        self._auxiliary_step = self._make_step(self._auxiliary_loss, self.optimizers["auxiliary"])
+        self._phase: list[dict[str, Tensor]] = []
+
+    def _build_model(self) -> MLPPPGModel:
+        return cast("MLPPPGModel", self._make_model(MLPPPGModel, self.config.algorithm.architecture))
+
+    def _parameter_groups(self) -> dict[str, list[torch.nn.Parameter]]:
+        return {**super()._parameter_groups(), "auxiliary": self.model.auxiliary_parameters()}
+
+    def _make_optimizers(self) -> None:
+        config = self.config.algorithm
+        self._joint = config.policy_epochs == config.value_epochs
+        if self._joint:
+            super()._make_optimizers()
+            return
+        if config.architecture == "shared":
+            raise UserError(
+                "algorithm.architecture shared trains both losses together: policy_epochs and value_epochs must be equal."
+            )
+        self.optimizers["policy"] = self._make_adam("policy")
+        self.optimizers["value"] = self._make_adam("value")
+        self._step = self._make_step(self._policy_loss, self.optimizers["policy"], max_kl=self._max_kl)
+        self._value_step = self._make_step(self._value_loss, self.optimizers["value"])
+
+    def _scheduled_optimizers(self) -> list[FlatAdam]:
+        return [each for name, each in self.optimizers.items() if name != "auxiliary"]
+
+    def _policy_loss(self, minibatch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        terms = self.loss_module.policy_terms(minibatch)
+        metrics = {key: value.detach() for key, value in terms.items()}
+        return terms["loss_objective"] + terms["loss_entropy"], metrics
+
+    def _value_loss(self, minibatch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self.loss_module.value_terms(minibatch)["loss_critic"]
+        return loss, {"loss_critic": loss.detach()}
+
+    def _auxiliary_loss(self, minibatch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        terms = self.auxiliary_loss.terms(minibatch)
+        return terms.pop("loss_auxiliary"), terms
+
+    def describe(self) -> list[str]:
+        """Return the size of the auxiliary phase's data."""
+        config = self.config.algorithm
+        samples = config.policy_iterations * self.frames_per_batch
+        space = self.observation_space
+        item = 4 if self.normalizer.observation is not None else min(space.dtype.itemsize, 4)
+        size = samples * (item * int(space.shape[0] if len(space.shape) == 1 else space.sample().size) + 4)
+        return [f"auxiliary phase: {samples:,} samples every {samples:,} steps, {size / 1e6:.2f} MB"]
+
+    def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        config = self.config.algorithm
+        start = time.perf_counter()
+        metrics = super()._update(batch)
+        metrics["time/policy_phase"] = torch.tensor(time.perf_counter() - start)
+        if config.auxiliary_epochs > 0:
+            keys = ("observation", "value_target")
+            self._phase.append({key: batch[key].flatten(0, 1).clone() for key in keys})
+            if len(self._phase) == config.policy_iterations:
+                metrics.update(self.auxiliary_update())
+        return metrics
+
+    def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        config = self.config.algorithm
+        metrics = self._run_epochs(self._step, samples, config.policy_epochs)
+        if not self._joint:
+            steps = metrics.pop("train/gradient_steps")
+            policy_norm = metrics["train/gradient_norm"]
+            metrics.update(self._run_epochs(self._value_step, samples, config.value_epochs))
+            metrics["train/value_gradient_norm"] = metrics["train/gradient_norm"]
+            metrics["train/gradient_norm"] = policy_norm
+            metrics["train/gradient_steps"] += steps
+        return metrics
+
+    def auxiliary_update(self) -> dict[str, Tensor]:
+        """Run the auxiliary phase on the data gathered since the last one, forget it, and return ``aux/*`` metrics.
+
+        Raises:
+            UserError: no data has been gathered.
+        """
+        if not self._phase:
+            raise UserError("there is no data for an auxiliary phase yet: update() gathers it.")
+        config = self.config.algorithm
+        start = time.perf_counter()
+        data = {key: torch.cat([part[key] for part in self._phase]) for key in self._phase[0]}
+        data = self._with_old_policy({key: value.to(self.device) for key, value in data.items()})
+        count = data["value_target"].shape[0]
+        taken: list[Tensor] = []
+        for _ in range(config.auxiliary_epochs):
+            permutation = torch.randperm(count, generator=self.generators["minibatch"])
+            for indices in permutation.tensor_split(min(config.auxiliary_minibatches, count)):
+                taken.append(self._auxiliary_step(data, indices))
+        self._phase = []
+        return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
+
+    @torch.no_grad()
+    def _with_old_policy(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Add the distribution of the policy as it now is, in minibatches as the phase itself will see them."""
+        old = self.model.distribution(data["observation"])
+        names = self.auxiliary_loss.old_parameter_keys
+        return {
+            **data,
+            "value_target": data["value_target"].squeeze(-1),
+            **dict(zip(names, old, strict=True)),
+        }
+
+    def _auxiliary_metrics(self, taken: Tensor, seconds: float) -> dict[str, Tensor]:
+        names = self._auxiliary_step.metric_names
+        metrics = {f"aux/{name}": value for name, value in zip(names, taken.mean(0).unbind(0), strict=True)}
+        divergence = taken[:, names.index("kl")]
+        metrics["aux/kl_first"], metrics["aux/kl_last"] = divergence[0], divergence[-1]
+        metrics["time/auxiliary_phase"] = torch.tensor(seconds)
+        return metrics
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return the data gathered for the next auxiliary phase, beside PPO's."""
+        return {**super().extra_state(), "phase": [dict(part) for part in self._phase]}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Restore ``extra_state()``."""
+        super().load_extra_state(state)
+        self._phase = [dict(part) for part in state["phase"]]
+
+
+def train_ppg(config: Any, **overrides: Any) -> TrainResult:
+    """Train PPG as ``config`` says (a `TrainConfig` or the path of a preset), with any field overridden."""
+    return train_with_overrides("ppg", config, overrides)
+
+
+if __name__ == "__main__":
+    from rl_training.cli import recipe_main
+
+    recipe_main("ppg")

@@ -1,0 +1,347 @@
+"""Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
+
+python -m rl_training.recipes.ppo --config zoo/ppo_cartpole.yaml
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_training.algorithm import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.envs import space_to_dict
+from rl_training.errors import UserError
+from rl_training.losses.ppo import LeanClipPPOLoss, normalize
+from rl_training.losses.returns import explained_variance, generalized_advantage_estimate
+from rl_training.models.actor_critic import ActorCritic, Architecture, MLPActorCritic
+from rl_training.models.build import encoder_factory, head_factory
+from rl_training.models.rollout_policy import RolloutPolicy
+from rl_training.models.tensordict_modules import policy_module
+from rl_training.optim import FlatAdam, FlatParameters, GradientStep, LossFunction
+from rl_training.workflows import TrainResult, train_with_overrides
+
+Schedule = Literal["constant", "linear"]
+
+
+@dataclass(kw_only=True)
+class ClippedPolicyConfig:
+    """What PPO and the policy phase of PPG have in common."""
+
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    learning_rate_schedule: Schedule = "constant"
+    """``linear``: down to zero over the run's total steps."""
+    num_steps: int = 256
+    """Steps per environment and iteration (the paper's horizon T)."""
+    minibatch_size: int = 64
+    """Samples per gradient step."""
+    discount: float = 0.99
+    """Gamma."""
+    gae_lambda: float = 0.95
+    """Lambda of generalised advantage estimation."""
+    clip_epsilon: float = 0.2
+    """The probability ratio is clipped to [1 - epsilon, 1 + epsilon]."""
+    clip_schedule: Schedule = "constant"
+    """``linear``: epsilon down to zero over the run's total steps."""
+    value_clip_epsilon: float | None = None
+    """Clip the value's change per update to this; None: do not."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus (the paper's c2)."""
+    value_coefficient: float = 0.5
+    """Weight of the mean squared value error (the paper's c1)."""
+    max_gradient_norm: float | None = 0.5
+    """Global gradient norm above which gradients are scaled down; None: never."""
+    normalize_advantage: Literal["minibatch", "batch", "off"] = "minibatch"
+    """Over what advantages get mean 0 and deviation 1."""
+    target_kl: float | None = None
+    """Stop an iteration's updates before a minibatch whose KL estimate exceeds 1.5 times this; None: never."""
+    adam_epsilon: float = 1e-5
+    """Adam's epsilon."""
+    log_std_init: float = 0.0
+    """First log standard deviation of continuous actions."""
+    squash: bool = False
+    """Continuous actions through tanh onto the bounds, instead of clipped to them."""
+    gsde: bool = False
+    """State-dependent exploration of continuous actions."""
+    gsde_resample_interval: int = -1
+    """Steps of an environment between two of its exploration matrices; -1: one per rollout."""
+
+    def validate(self, config: TrainConfig) -> None:
+        """Refuse values that cannot be trained with, naming key and value."""
+        for key in ("learning_rate", "num_steps", "clip_epsilon", "adam_epsilon"):
+            if getattr(self, key) <= 0:
+                raise UserError(f"algorithm.{key} must be positive, got {getattr(self, key)}.")
+        for key in ("max_gradient_norm", "value_clip_epsilon", "target_kl"):
+            value = getattr(self, key)
+            if value is not None and value <= 0:
+                raise UserError(f"algorithm.{key} must be positive or null, got {value}.")
+        for key in ("discount", "gae_lambda"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise UserError(f"algorithm.{key} must lie in [0, 1], got {getattr(self, key)}.")
+        batch = self.num_steps * config.num_envs
+        if not 2 <= self.minibatch_size <= batch:
+            raise UserError(
+                f"algorithm.minibatch_size must lie in [2, {batch}] "
+                f"(num_steps {self.num_steps} x num_envs {config.num_envs}), got {self.minibatch_size}."
+            )
+        if self.gsde_resample_interval != -1 and self.gsde_resample_interval < 1:
+            raise UserError(
+                f"algorithm.gsde_resample_interval must be -1 or at least 1, got {self.gsde_resample_interval}."
+            )
+
+
+@dataclass(kw_only=True)
+class PPOConfig(ClippedPolicyConfig):
+    """PPO's hyperparameters, under the paper's names; the defaults are the paper's for continuous control."""
+
+    num_epochs: int = 10
+    """Passes over each batch (the paper's K)."""
+
+    def validate(self, config: TrainConfig) -> None:
+        """Refuse values that cannot be trained with, naming key and value."""
+        super().validate(config)
+        if self.num_epochs < 1:
+            raise UserError(f"algorithm.num_epochs must be at least 1, got {self.num_epochs}.")
+
+
+class PPO(Algorithm):
+    """Collect, estimate advantages, and take clipped gradient steps on shuffled minibatches."""
+
+    name: ClassVar[str] = "ppo"
+    Config: ClassVar[type[Any]] = PPOConfig
+
+    def make(self) -> None:
+        """Build the model, the loss, the optimiser and the gradient step."""
+        config = self.config.algorithm
+        self.model = self._build_model()
+        self.modules["model"] = self.model
+        self.parameters = FlatParameters(self._parameter_groups())
+        self.loss_module = LeanClipPPOLoss(
+            self.model,
+            clip_epsilon=config.clip_epsilon,
+            entropy_coefficient=config.entropy_coefficient,
+            value_coefficient=config.value_coefficient,
+            value_clip_epsilon=config.value_clip_epsilon,
+            normalize_advantage=config.normalize_advantage == "minibatch",
+        )
+        self._make_optimizers()
+        self.rollout_policy = RolloutPolicy(self.model, generator=self.generators["rollout"])
+
+    def _build_model(self) -> ActorCritic:
+        return self._make_model(MLPActorCritic, "shared" if self.config.model.shared_trunk else "dual")
+
+    def _make_model(self, cls: type[ActorCritic], architecture: Architecture) -> ActorCritic:
+        config, model = self.config.algorithm, self.config.model
+        space = space_to_dict(self.action_space)
+        discrete = space["type"] == "Discrete"
+        if discrete and (config.gsde or config.squash):
+            raise UserError("algorithm.gsde and algorithm.squash need continuous actions (a Box space).")
+        return cls(
+            make_encoder=encoder_factory(
+                encoder=model.encoder,
+                observation_shape=self.observation_space.shape,
+                hidden_sizes=model.hidden_sizes,
+                activation=model.activation,
+            ),
+            make_head=head_factory(
+                num_actions=space["n"] if discrete else math.prod(space["shape"]),
+                discrete=discrete,
+                log_std_init=config.log_std_init,
+                gsde=config.gsde,
+                gsde_resample_interval=config.gsde_resample_interval,
+            ),
+            architecture=architecture,
+            orthogonal_init=model.orthogonal_init,
+        )
+
+    def _parameter_groups(self) -> dict[str, list[torch.nn.Parameter]]:
+        return {"policy": self.model.policy_parameters(), "value": self.model.value_parameters()}
+
+    def _make_optimizers(self) -> None:
+        self.optimizers["policy"] = self._make_adam("policy", "value")
+        self._step = self._make_step(self._loss, self.optimizers["policy"], max_kl=self._max_kl)
+
+    @property
+    def _max_kl(self) -> float | None:
+        target = self.config.algorithm.target_kl
+        return None if target is None else 1.5 * target
+
+    def _make_step(
+        self, loss: LossFunction, optimizer: FlatAdam, *, max_kl: float | None = None
+    ) -> GradientStep:
+        return GradientStep(
+            loss,
+            optimizer,
+            max_gradient_norm=self.config.algorithm.max_gradient_norm,
+            compile=self.config.compile,
+            max_kl=max_kl,
+        )
+
+    def _make_adam(self, *groups: str) -> FlatAdam:
+        config = self.config.algorithm
+        return FlatAdam(
+            *self.parameters.select(*groups),
+            learning_rate=config.learning_rate,
+            epsilon=config.adam_epsilon,
+        )
+
+    def _loss(self, minibatch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        terms = self.loss_module.terms(minibatch)
+        loss = terms["loss_objective"] + terms["loss_critic"] + terms["loss_entropy"]
+        return loss, {key: value.detach() for key, value in terms.items()}
+
+    # ---- collection
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Steps of all environments per iteration."""
+        return int(self.config.algorithm.num_steps * self.environment.num_envs)
+
+    @property
+    def squash_actions(self) -> bool:
+        """Whether actions pass through tanh."""
+        return bool(self.config.algorithm.squash)
+
+    @property
+    def policy(self) -> TensorDictModuleBase:
+        """TorchRL's ProbabilisticActor on the trained model."""
+        return policy_module(self.model)
+
+    def before_collection(self) -> None:
+        """Draw the rollout's noise."""
+        self.rollout_policy.begin_rollout(self.config.algorithm.num_steps, self.environment.num_envs)
+
+    @torch.no_grad()
+    def after_collection(self, batch: TensorDictBase) -> None:
+        """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, of the collecting parameters."""
+        observation, action = batch.get("observation"), batch.get("action")
+        log_probability, _, value = self.model.evaluate_actions(
+            observation.to(self.device), action.to(self.device)
+        )
+        batch.set("action_log_prob", log_probability)
+        batch.set("state_value", value.unsqueeze(-1))
+
+    def action(
+        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return the most likely action, or a sample."""
+        action, _, _ = self.model.act(observation, deterministic=deterministic, generator=generator)
+        return action
+
+    # ---- learning
+
+    def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        config = self.config.algorithm
+        remaining = 1.0 - self.progress()
+        learning_rate = config.learning_rate * (remaining if config.learning_rate_schedule == "linear" else 1.0)
+        clip_epsilon = config.clip_epsilon * (remaining if config.clip_schedule == "linear" else 1.0)
+        for optimizer in self._scheduled_optimizers():
+            optimizer.learning_rate.fill_(learning_rate)
+        self.loss_module.clip_epsilon.fill_(clip_epsilon)
+        samples = self.advantages(batch)
+        metrics = self._optimize(samples)
+        metrics["train/explained_variance"] = explained_variance(
+            batch["state_value"], batch["value_target"]
+        )
+        metrics["train/learning_rate"] = torch.tensor(learning_rate)
+        metrics["train/clip_epsilon"] = torch.tensor(clip_epsilon)
+        return metrics
+
+    def _scheduled_optimizers(self) -> list[FlatAdam]:
+        return [self.optimizers["policy"]]
+
+    @torch.no_grad()
+    def advantages(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Write ``advantage`` and ``value_target`` into the batch, and return its samples flat, ``[N * T, ...]``.
+
+        The value of a successor is the next step's own value while the episode goes on; only the
+        last step's successors and those at a truncation need a forward of their own.
+        """
+        if "action_log_prob" not in batch.keys():  # noqa: SIM118  a TensorDict is no dict
+            self.after_collection(batch)
+        config, following = self.config.algorithm, batch["next"]
+        value = batch["state_value"].squeeze(-1)
+        next_value = torch.zeros_like(value)
+        next_value[:, :-1] = value[:, 1:]
+        terminated = following["terminated"].squeeze(-1)
+        done = following["done"].squeeze(-1)
+        needs_forward = done & ~terminated
+        needs_forward[:, -1] = True
+        observation = following["observation"][needs_forward]
+        next_value[needs_forward] = self.model.value(observation.to(self.device))
+        advantage, target = generalized_advantage_estimate(
+            reward=following["reward"].squeeze(-1),
+            value=value,
+            next_value=next_value,
+            terminated=terminated,
+            done=done,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+        )
+        if config.normalize_advantage == "batch":
+            advantage = normalize(advantage)
+        batch["advantage"], batch["value_target"] = advantage.unsqueeze(-1), target.unsqueeze(-1)
+        keys = ("observation", "action", "action_log_prob", "advantage", "value_target", "state_value")
+        samples = {key: batch[key].flatten(0, 1).to(self.device) for key in keys}
+        for key in ("advantage", "value_target", "state_value"):
+            samples[key] = samples[key].squeeze(-1)
+        return samples
+
+    def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self._run_epochs(self._step, samples, self.config.algorithm.num_epochs)
+
+    def _run_epochs(self, step: GradientStep, samples: Mapping[str, Tensor], epochs: int) -> dict[str, Tensor]:
+        """Take gradient steps over ``epochs`` shuffled passes; return the metrics' means."""
+        count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
+        taken: list[Tensor] = []
+        for _ in range(epochs):
+            permutation = torch.randperm(count, generator=self.generators["minibatch"])
+            for indices in permutation.split(size):
+                taken.append(step(samples, indices))
+                if step.stopped:
+                    break
+            if step.stopped:
+                break
+        means = dict(zip(step.metric_names, torch.stack(taken).mean(0).unbind(0), strict=True))
+        step.stopped = False
+        metrics = {METRICS[name]: value for name, value in means.items()}
+        metrics["train/gradient_steps"] = torch.tensor(float(len(taken)))
+        return metrics
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return gSDE's matrix."""
+        return {"exploration": self.model.action_head.exploration_state()}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Restore gSDE's matrix."""
+        self.model.action_head.load_exploration_state(state["exploration"])
+
+
+METRICS = {
+    "loss_objective": "loss/policy",
+    "loss_critic": "loss/value",
+    "loss_entropy": "loss/entropy",
+    "entropy": "train/entropy",
+    "approx_kl": "train/approx_kl",
+    "clip_fraction": "train/clip_fraction",
+    "gradient_norm": "train/gradient_norm",
+}
+
+
+def train_ppo(config: Any, **overrides: Any) -> TrainResult:
+    """Train PPO as ``config`` says (a `TrainConfig` or the path of a preset), with any field overridden."""
+    return train_with_overrides("ppo", config, overrides)
+
+
+if __name__ == "__main__":
+    from rl_training.cli import recipe_main
+
+    recipe_main("ppo")

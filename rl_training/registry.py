@@ -1,0 +1,54 @@
+"""Algorithms by name. Each is imported on first use, so that listing them costs nothing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, cast
+
+from rl_training.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from rl_training.algorithm import Algorithm
+
+ALGORITHMS: dict[str, str] = {
+    "ppo": "rl_training.recipes.ppo:PPO",
+    "ppg": "rl_training.recipes.ppg:PPG",
+}
+"""Name in a config or on the command line -> ``"module:Class"``."""
+
+
+def algorithm_names() -> list[str]:
+    """Return the names a config may give as ``algo``, sorted."""
+    return sorted(ALGORITHMS)
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """Import and return the class registered as ``name``.
+
+    Raises:
+        UserError: no algorithm has that name; the message gives the nearest one and the whole list.
+    """
+    if name not in ALGORITHMS:
+        known = ", ".join(algorithm_names())
+        raise UserError(f"unknown algorithm {name!r}.{nearest(name, ALGORITHMS)} Known: {known}.")
+    return cast("type[Algorithm]", import_object(ALGORITHMS[name]))
+
+
+def import_object(path: str) -> Any:
+    """Return the object that ``"package.module:Name"`` names.
+
+    Raises:
+        UserError: the text has another form, or the module or the name does not exist.
+    """
+    module_name, separator, attribute = path.partition(":")
+    if not separator or not module_name or not attribute:
+        raise UserError(f"{path!r} does not have the form 'package.module:Name'.")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise UserError(f"cannot import {path!r}: there is no module {error.name!r}.") from error
+        raise
+    if not hasattr(module, attribute):
+        raise UserError(f"module {module_name!r} has no {attribute!r}.{nearest(attribute, dir(module))}")
+    return getattr(module, attribute)

@@ -1,0 +1,225 @@
+"""What happens beside learning: evaluation, checkpoints, early stops. A user's own callback is a
+subclass of `Callback`.
+
+All intervals are in environment steps. An interval that has gone by since the last iteration fires
+once, however often it fits.
+
+The loop calls every callback of one hook before it acts on what they asked for.
+`TrainContext.save_checkpoint` in particular is a request: one checkpoint is written after the last
+callback of the iteration, so that it holds all callbacks as they are then, and a resumed run
+repeats and misses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rl_training.errors import UserError
+from rl_training.runtime.run import Run
+
+
+class TrainContext(Protocol):
+    """What a callback sees of the training loop, and what it may ask for."""
+
+    @property
+    def global_step(self) -> int:
+        """Environment steps done."""
+
+    @property
+    def total_timesteps(self) -> int:
+        """Environment steps at which training ends."""
+
+    @property
+    def algorithm(self) -> Any:
+        """The algorithm being trained."""
+
+    @property
+    def run(self) -> Run | None:
+        """The run directory; None when nothing is written."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The newest metrics."""
+
+    def stop(self, reason: str) -> None:
+        """End training after this iteration, in good order."""
+
+    def evaluate(self) -> dict[str, Any]:
+        """Evaluate the policy now; every callback's `Callback.on_evaluation` gets the record, which
+        is also returned.
+        """
+
+    def save_checkpoint(self, *, best: bool = False) -> None:
+        """Ask for a checkpoint at the end of this iteration, and that ``best`` moves to it."""
+
+
+class Callback:
+    """Hooks into the training loop; each does nothing unless overridden.
+
+    `on_train_end` is called however training ends, by an exception too, once `on_train_start` was
+    called.
+    """
+
+    def on_train_start(self, context: TrainContext) -> None:
+        """Before the first iteration, of a resumed run too."""
+
+    def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
+        """After each update; ``metrics`` are that iteration's."""
+
+    def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
+        """After each evaluation; ``record`` has ``return_mean`` and more."""
+
+    def on_train_end(self, context: TrainContext) -> None:
+        """After the last iteration."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as `state.encode_state` takes it. No clocks: it is part
+        of the digest.
+        """
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``."""
+
+
+class StepInterval:
+    """Tells when a multiple of ``interval`` environment steps has gone by."""
+
+    def __init__(self, interval: int | None) -> None:
+        """Fire every ``interval`` steps; None never fires.
+
+        Raises:
+            UserError: the interval is not positive.
+        """
+        if interval is not None and interval < 1:
+            raise UserError(f"an interval must be at least 1 environment step, not {interval}.")
+        self.interval = interval
+        self._last_step = 0
+
+    def due(self, step: int) -> bool:
+        """Return whether a multiple was reached since the last call, and remember ``step``."""
+        last, self._last_step = self._last_step, step
+        return self.interval is not None and step // self.interval > last // self.interval
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last step seen."""
+        return {"last_step": self._last_step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the last step seen."""
+        self._last_step = int(state["last_step"])
+
+
+class EvaluationCallback(Callback):
+    """Evaluates every ``interval`` steps, records each evaluation, also others', and keeps the
+    checkpoint of the best.
+    """
+
+    def __init__(self, *, interval: int | None, keep_best: bool = True) -> None:
+        """Evaluate every ``interval`` environment steps; None leaves evaluating to others."""
+        self._interval = StepInterval(interval)
+        self._keep_best = keep_best
+        self.best_return = -math.inf
+        """Highest mean return so far."""
+        self.best_step: int | None = None
+        """Environment steps at which it was reached."""
+
+    def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
+        """Evaluate when it is time."""
+        if self._interval.due(context.global_step):
+            context.evaluate()
+
+    def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
+        """Record it; ask for a checkpoint when it is the best so far."""
+        if context.run is not None:
+            context.run.log_evaluation(context.global_step, record)
+        # NaN is greater than nothing.
+        if record["return_mean"] > self.best_return:
+            self.best_return = float(record["return_mean"])
+            self.best_step = context.global_step
+            if self._keep_best:
+                context.save_checkpoint(best=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best score and the last step seen."""
+        return {
+            "interval": self._interval.state_dict(),
+            "best_return": self.best_return,
+            "best_step": self.best_step,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``."""
+        self._interval.load_state_dict(state["interval"])
+        self.best_return, self.best_step = state["best_return"], state["best_step"]
+
+
+class CheckpointCallback(Callback):
+    """Asks for a checkpoint every ``interval`` steps."""
+
+    def __init__(self, *, interval: int | None) -> None:
+        """Ask every ``interval`` environment steps; None never asks."""
+        self._interval = StepInterval(interval)
+
+    def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
+        """Ask when it is time."""
+        if self._interval.due(context.global_step):
+            context.save_checkpoint()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last step seen."""
+        return self._interval.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``."""
+        self._interval.load_state_dict(state)
+
+
+class StopOnReturn(Callback):
+    """Stops training once an evaluation's mean return reaches ``threshold``."""
+
+    def __init__(self, *, threshold: float) -> None:
+        """Stop at a mean return of ``threshold`` or more."""
+        self._threshold = threshold
+
+    def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
+        """Compare."""
+        if record["return_mean"] >= self._threshold:
+            context.stop(f"mean return {record['return_mean']:.6g} reached {self._threshold:g}")
+
+
+class StopOnNoImprovement(Callback):
+    """Stops training after ``patience`` evaluations in a row without a new best mean return."""
+
+    def __init__(self, *, patience: int) -> None:
+        """Stop after ``patience`` evaluations without a new best.
+
+        Raises:
+            UserError: the patience is not positive.
+        """
+        if patience < 1:
+            raise UserError(f"patience must be at least 1 evaluation, not {patience}.")
+        self._patience = patience
+        self._best_return = -math.inf
+        self._waited = 0
+
+    def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
+        """Count, or start to count again."""
+        if record["return_mean"] > self._best_return:
+            self._best_return, self._waited = float(record["return_mean"]), 0
+            return
+        self._waited += 1
+        if self._waited >= self._patience:
+            context.stop(
+                f"no improvement over {self._best_return:.6g} in {self._waited} evaluations"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best score and how long ago it was."""
+        return {"best_return": self._best_return, "waited": self._waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``."""
+        self._best_return, self._waited = state["best_return"], state["waited"]

@@ -1,0 +1,354 @@
+"""Checkpoints that cannot run code and survive a crash at any moment: safetensors and JSON, hashed,
+published by one rename.
+
+A checkpoint is a directory::
+
+    step_000000050000/
+      state.safetensors  state.json     all of the training state
+      config.json                       the run's configuration
+      policy/                           enough for predict and evaluate, also copied elsewhere alone
+        policy.safetensors  policy.json  config.json  manifest.json
+      manifest.json                     written last: size and SHA-256 of every file, versions
+
+It is written in a temporary directory beside, each file and the directory flushed to the disk,
+then renamed. `best` and then `latest` are moved, and only then is anything old deleted: at every
+moment the newest complete checkpoint is whole.
+
+Room for large buffers: the manifest lists files, whatever they hold. A buffer goes in as files of
+fixed size named by content, added in `_write` between the state and the manifest; a file that the
+previous checkpoint lists with the same hash becomes a hard link to it, and `_load_state` joins them
+where ``state.json`` names them under a tag of their own. Each checkpoint stays complete by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+
+from rl_training.runtime.checkpoint_directory import (
+    POLICY,
+    NoCheckpointError,
+    held,
+    latest_intact,
+    list_checkpoints,
+    read_link,
+    remove_stale,
+    remove_superseded,
+    resolve_checkpoint,
+    set_link,
+    step_name,
+    step_of,
+    swap_in,
+    temporary_directory,
+    verify,
+)
+from rl_training.runtime.files import json_bytes, sync_directory
+from rl_training.runtime.manifest import (
+    MANIFEST,
+    CheckpointError,
+    ManifestWriter,
+    damaged,
+    read_manifest,
+    read_verified,
+    verify_files,
+)
+from rl_training.runtime.state import decode_state, digest, encode_state
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointWriteError",
+    "LoadedCheckpoint",
+    "LoadedPolicy",
+    "NoCheckpointError",
+    "digest",
+    "export_checkpoint",
+    "latest_intact",
+    "list_checkpoints",
+    "load_checkpoint",
+    "load_policy",
+    "read_link",
+    "resolve_checkpoint",
+    "save_checkpoint",
+    "set_link",
+    "verify",
+]
+
+
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint could not be written (a full disk, most often). What was there before is
+    untouched.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedCheckpoint:
+    """A verified checkpoint in memory; tensors lie on the CPU."""
+
+    path: Path
+    state: Any
+    config: dict[str, Any]
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedPolicy:
+    """A verified policy in memory; tensors lie on the CPU."""
+
+    path: Path
+    state: Any
+    config: dict[str, Any]
+    manifest: dict[str, Any]
+
+
+def save_checkpoint(
+    checkpoints_dir: str | os.PathLike[str],
+    *,
+    step: int,
+    state: Any,
+    policy: Any,
+    config: Mapping[str, Any],
+    keep_last: int,
+    protect: Collection[Path] = (),
+    best: bool = False,
+) -> Path:
+    """Write a checkpoint, move ``latest`` (and ``best`` when asked) to it and delete what is no
+    longer kept.
+
+    A step that is there already and whole, with the same content, is kept as it is; otherwise the
+    new one gets a name of its own and replaces the old one once it is complete.
+
+    Args:
+        checkpoints_dir: The run's ``checkpoints`` directory, created when missing.
+        step: Environment steps done, in the name of the checkpoint.
+        state: All of the training state, as `state.encode_state` takes it.
+        policy: The part that predict and evaluate need, as `state.encode_state` takes it.
+        config: The run's configuration as plain JSON values.
+        keep_last: How many checkpoints stay, at least 1; the best one and ``protect`` stay besides.
+        protect: Checkpoints that are never deleted.
+        best: Whether ``best`` moves to this checkpoint.
+
+    Raises:
+        CheckpointWriteError: the disk is full or refuses; nothing is left of the attempt, the older
+            checkpoints are whole.
+        StateError: the state cannot be saved exactly.
+    """
+    if keep_last < 1:
+        raise ValueError(f"keep_last must be at least 1, not {keep_last}")
+    checkpoints = Path(checkpoints_dir)
+    try:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        remove_stale(checkpoints)
+        path = _publish(
+            checkpoints, step, lambda directory: _write(directory, step, state, policy, config)
+        )
+        # `best` first: a crash in between resumes from the older `latest` and comes by here again.
+        if best:
+            set_link(checkpoints, "best", path)
+        set_link(checkpoints, "latest", path)
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"no checkpoint was written at step {step} in {checkpoints} "
+            f"({error.strerror or error}); the older ones are untouched."
+        ) from error
+    remove_superseded(checkpoints, path, keep_last, protect)
+    return path
+
+
+def export_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    step: int,
+    state: Any,
+    policy: Any,
+    config: Mapping[str, Any],
+) -> Path:
+    """Write a checkpoint as the directory ``path``, outside of a run; an earlier checkpoint there
+    is replaced.
+
+    Args:
+        path: Where it goes; missing parents are created.
+        step: Environment steps done.
+        state: All of the training state; None writes the policy alone, which is enough for predict
+            and evaluate.
+        policy: The part that predict and evaluate need.
+        config: The configuration as plain JSON values.
+
+    Raises:
+        CheckpointWriteError: the disk is full or refuses, or something else than a checkpoint is
+            already there.
+        StateError: the state cannot be saved exactly.
+    """
+    target = Path(path)
+    if os.path.lexists(target) and not (target / MANIFEST).is_file():
+        raise CheckpointWriteError(f"{target} exists and is no checkpoint: give another path.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_directory(target.parent)
+        try:
+            if state is None:
+                _write_policy(ManifestWriter(temporary), step, policy, config)
+            else:
+                _write(temporary, step, state, policy, config)
+            swap_in(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"nothing was written to {target} ({error.strerror or error})."
+        ) from error
+    return target
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> LoadedCheckpoint:
+    """Return a checkpoint after verifying every file of it. Nothing is unpickled.
+
+    Raises:
+        CheckpointError: no checkpoint there, a damaged or planted file, a newer schema, or a policy
+            without training state.
+    """
+    directory = Path(path)
+    manifest = _manifest(directory)
+    if "state.json" not in manifest["files"]:
+        raise CheckpointError(
+            f"{directory} holds a policy without training state: it can be evaluated, not resumed."
+        )
+    state = _load_state(directory, manifest, "state")
+    config = _load_json(directory, manifest, "config.json")
+    verify_files(
+        directory,
+        {
+            "files": {
+                name: entry
+                for name, entry in manifest["files"].items()
+                if name.startswith(f"{POLICY}/")
+            }
+        },
+    )
+    return LoadedCheckpoint(path=directory, state=state, config=config, manifest=manifest)
+
+
+def load_policy(path: str | os.PathLike[str]) -> LoadedPolicy:
+    """Return the policy of a checkpoint, or of a ``policy/`` directory copied elsewhere, after
+    verifying its files.
+
+    Raises:
+        CheckpointError: no policy there, a damaged or planted file, or a newer schema.
+    """
+    directory = Path(path)
+    manifest = _manifest(directory)
+    if f"{POLICY}/{MANIFEST}" in manifest["files"]:
+        read_verified(directory, manifest, f"{POLICY}/{MANIFEST}")
+        directory = directory / POLICY
+        manifest = read_manifest(directory)
+    state = _load_state(directory, manifest, "policy")
+    config = _load_json(directory, manifest, "config.json")
+    return LoadedPolicy(path=directory, state=state, config=config, manifest=manifest)
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    if not directory.is_dir():
+        raise CheckpointError(f"there is no checkpoint {directory}.")
+    return read_manifest(directory)
+
+
+def _publish(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Path:
+    """Let ``write`` fill a directory and give it its name in one step. A failed attempt leaves
+    nothing.
+    """
+    temporary = temporary_directory(checkpoints)
+    try:
+        with held(temporary):
+            write(temporary)
+            twin = _identical(checkpoints, step, temporary)
+            if twin is not None:
+                shutil.rmtree(temporary)
+                return twin
+            target = checkpoints / step_name(checkpoints, step)
+            temporary.rename(target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(checkpoints)
+    return target
+
+
+def _identical(checkpoints: Path, step: int, written: Path) -> Path | None:
+    """Return an intact checkpoint of this step with the same manifest as the one just written."""
+    for path in list_checkpoints(checkpoints):
+        if step_of(path) != step:
+            continue
+        try:
+            verify(path)
+        except CheckpointError:
+            continue
+        if (path / MANIFEST).read_bytes() == (written / MANIFEST).read_bytes():
+            return path
+    return None
+
+
+def _write(directory: Path, step: int, state: Any, policy: Any, config: Mapping[str, Any]) -> None:
+    writer = ManifestWriter(directory)
+    _add_state(writer, "state", state)
+    writer.add("config.json", json_bytes(dict(config)))
+    part = writer.subdirectory(POLICY)
+    _write_policy(part, step, policy, config)
+    writer.include(POLICY, part)
+    writer.finish({"step": step, "config_hash": _hash_config(config)})
+
+
+def _write_policy(
+    writer: ManifestWriter, step: int, policy: Any, config: Mapping[str, Any]
+) -> None:
+    _add_state(writer, "policy", policy)
+    writer.add("config.json", json_bytes(dict(config)))
+    writer.finish({"step": step, "config_hash": _hash_config(config)})
+
+
+def _add_state(writer: ManifestWriter, name: str, state: Any) -> None:
+    tensors, structure = encode_state(state)
+    # Bytes in memory rather than safetensors' own file writing: what is hashed is what was meant,
+    # and a full disk is an OSError.
+    writer.add(f"{name}.safetensors", safetensors.torch.save(tensors))
+    writer.add(f"{name}.json", json_bytes(structure, indent=None))
+
+
+def _load_state(directory: Path, manifest: Mapping[str, Any], name: str) -> Any:
+    structure = _load_json(directory, manifest, f"{name}.json")
+    data = read_verified(directory, manifest, f"{name}.safetensors")
+    try:
+        return decode_state(safetensors.torch.load(data), structure)
+    except (
+        safetensors.SafetensorError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ) as error:
+        raise damaged(
+            directory / f"{name}.json", f"and {name}.safetensors do not make a state ({error})"
+        ) from error
+
+
+def _load_json(directory: Path, manifest: Mapping[str, Any], name: str) -> Any:
+    data = read_verified(directory, manifest, name)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise damaged(directory / name, "is not valid JSON") from error
+
+
+def _hash_config(config: Mapping[str, Any]) -> str:
+    # As `config.config_hash` does, which takes the config before it became plain data.
+    text = json.dumps(dict(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,105 @@
+"""How far training is: a live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rl_training.runtime.callbacks import Callback, TrainContext
+
+RETURN_METRIC = "train/return_mean"
+"""The metric shown as return: the mean of the last 100 episodes, by the loop's naming."""
+
+
+class ProgressCallback(Callback):
+    """Shows steps, percent, steps per second, mean return of the last episodes and time left.
+
+    It keeps no state: how a run is watched is no part of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: TextIO | None = None,
+        seconds: float = 5.0,
+        return_metric: str = RETURN_METRIC,
+    ) -> None:
+        """Write to ``stream`` (standard error), elsewhere than on a terminal at most every
+        ``seconds``.
+        """
+        self._stream = sys.stderr if stream is None else stream
+        self._seconds = seconds
+        self._return_metric = return_metric
+        self._start = (0.0, 0)
+        self._shown = (-1.0, -1)
+        self._return: float | None = None
+        self._live: Any = None
+
+    def on_train_start(self, context: TrainContext) -> None:
+        """Start the clock and, on a terminal, the live line."""
+        now = time.monotonic()
+        self._start = (now, context.global_step)
+        self._shown = (now, -1)
+        if self._stream.isatty():
+            self._live = _live_display(self._stream)
+            self._live.start()
+
+    def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
+        """Show the newest figures when the last ones have stood long enough."""
+        self._return = metrics.get(self._return_metric, self._return)
+        now = time.monotonic()
+        if now - self._shown[0] >= (0.2 if self._live is not None else self._seconds):
+            self._show(context, now)
+
+    def on_train_end(self, context: TrainContext) -> None:
+        """Show the last figures and release the terminal."""
+        try:
+            if self._shown[1] != context.global_step:
+                self._show(context, time.monotonic())
+        finally:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    def _show(self, context: TrainContext, now: float) -> None:
+        self._shown = (now, context.global_step)
+        line = self._line(context, now)
+        try:
+            if self._live is not None:
+                self._live.update(line, refresh=True)
+            else:
+                print(line, file=self._stream, flush=True)
+        except OSError:
+            # A closed pipe or a full disk behind the stream is no reason to stop training.
+            self._seconds = float("inf")
+
+    def _line(self, context: TrainContext, now: float) -> str:
+        step, total = context.global_step, context.total_timesteps
+        seconds = max(now - self._start[0], 1e-9)
+        speed = (step - self._start[1]) / seconds
+        parts = [
+            f"{step:,} / {total:,} steps",
+            f"{min(100.0, 100.0 * step / max(total, 1)):.1f}%",
+            f"{speed:,.0f} steps/s",
+        ]
+        if self._return is not None:
+            parts.append(f"return {self._return:.2f}")
+        if speed > 0:
+            parts.append(f"{_duration(max(total - step, 0) / speed)} left")
+        return "  ".join(parts)
+
+
+def _live_display(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    # No refresh thread: it would take the interpreter from training ten times a second.
+    return Live(console=Console(file=stream, highlight=False, markup=False), auto_refresh=False)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,350 @@
+"""A run's directory: made, written to while the run goes on, closed, and opened again to resume."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_training.errors import UserError
+from rl_training.runtime.checkpoint import CheckpointWriteError, save_checkpoint
+from rl_training.runtime.checkpoint_directory import CHECKPOINTS
+from rl_training.runtime.files import replace_durable, write_json
+from rl_training.runtime.loggers import JsonlLogger, Logger, TensorBoardLogger, WandbLogger
+from rl_training.runtime.run_lock import RunLock
+from rl_training.runtime.versions import git_commit, library_versions, machine
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+
+logger = logging.getLogger(__name__)
+
+STATUSES = ("running", "finished", "interrupted", "failed")
+
+
+def make_run_dir(config: TrainConfig) -> Path:
+    """Create and return ``{output_dir}/{algo}__{env_id}__seed{seed}__{YYYYmmdd-HHMMSS}``.
+
+    Characters that could upset a file system become ``-``; a second run in the same second gets
+    ``-2``.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = re.sub(
+        r"[^A-Za-z0-9._-]+", "-", f"{config.algo}__{config.env_id}__seed{config.seed}__{moment}"
+    )
+    parent = Path(config.output_dir)
+    number = 1
+    while True:
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except OSError as error:
+            if not (isinstance(error, FileExistsError) and parent.is_dir()):
+                raise UserError(
+                    f"output_dir {str(parent)!r} cannot be written: {error.strerror or error}."
+                ) from error
+            number += 1
+        else:
+            return path
+
+
+def create_training_run(config: TrainConfig, command: Sequence[str] | None = None) -> Run:
+    """Make a run directory for ``config`` and start the run; ``command`` is what started it, by
+    default this process's arguments.
+    """
+    return Run.create(config, command)
+
+
+def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
+    """Return the config as plain values, as checkpoints and Weights & Biases take it."""
+    from rl_training.config import config_to_dict
+
+    return config_to_dict(config)
+
+
+class Run:
+    """One run directory. `create` makes and starts it, `open` only reads it: it starts again with
+    the first thing written.
+    """
+
+    def __init__(self, directory: Path, config: TrainConfig) -> None:
+        """Use `create` or `open`."""
+        self.directory = directory
+        self.config = config
+        self.metadata: dict[str, Any] = {}
+        """Content of ``metadata.json``."""
+        self._loggers: dict[str, Logger] = {}
+        self._evaluations: JsonlLogger | None = None
+        self._lock = RunLock(directory)
+        self._started = False
+        self._clock_start = time.monotonic()
+        self._earlier_seconds = 0.0
+
+    @classmethod
+    def create(cls, config: TrainConfig, command: Sequence[str] | None = None) -> Run:
+        """Make the directory with ``config.yaml`` and ``metadata.json`` and start the run.
+
+        Raises:
+            UserError: the place cannot be written, or a tracking package is missing; no directory
+                is left.
+        """
+        run = cls(make_run_dir(config), config)
+        try:
+            run.start(command)
+        except BaseException:
+            run._undo_create()
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], config: TrainConfig | None = None) -> Run:
+        """Read the run in the directory ``path``, with its own config or another one. Nothing is
+        written before it starts.
+
+        Raises:
+            UserError: there is no run there, or its config cannot be used.
+        """
+        directory = Path(path)
+        if not (directory / "config.yaml").is_file():
+            raise UserError(f"{directory} is not a run directory: it has no config.yaml.")
+        if config is None:
+            from rl_training.config import load_config
+
+            config = load_config(directory / "config.yaml")
+        run = cls(directory, config)
+        run.metadata = _read_metadata(directory / "metadata.json")
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints lie."""
+        return self.directory / CHECKPOINTS
+
+    @property
+    def status(self) -> str:
+        """The status in ``metadata.json``: running (or killed), finished, interrupted, failed;
+        ``unknown`` without one.
+        """
+        return str(self.metadata.get("status", "unknown"))
+
+    @property
+    def wall_time_s(self) -> float:
+        """Seconds of training so far, those before a resume included."""
+        return self._earlier_seconds + time.monotonic() - self._clock_start
+
+    def start(self, command: Sequence[str] | None = None) -> None:
+        """Take the run for this process: lock it, write ``config.yaml`` and ``metadata.json``, open
+        the logs.
+
+        Raises:
+            UserError: another process is training it, the directory cannot be written, or a
+                tracking package is missing.
+        """
+        if self._started:
+            return
+        self._lock.acquire()
+        try:
+            self._open_loggers()
+            self._started = True
+            self.update_config(self.config)
+            self._note_start(list(sys.argv if command is None else command))
+        except OSError as error:
+            raise UserError(
+                f"{self.directory} cannot be written: {error.strerror or error}."
+            ) from error
+
+    def update_config(self, config: TrainConfig) -> None:
+        """Take ``config`` (with a larger budget, say) for the rest of the run and write it to
+        ``config.yaml``.
+        """
+        from rl_training.config import dump_yaml
+
+        self.config = config
+        replace_durable(self.directory / "config.yaml", dump_yaml(config).encode("utf-8"))
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record the metrics of one moment in every logger; values are numbers or 0-dimensional
+        tensors. Never stops the run.
+        """
+        self.start()
+        values = {name: float(value) for name, value in metrics.items()}
+        for name, each in self._loggers.items():
+            extra = {"wall_time_s": round(self.wall_time_s, 3)} if name == "metrics" else {}
+            each.log(step, {**extra, **values})
+
+    def log_evaluation(self, step: int, record: Mapping[str, Any]) -> None:
+        """Append ``record`` to ``evaluations.jsonl``; its numbers go to the other loggers as
+        ``eval/<name>``.
+        """
+        self.start()
+        assert self._evaluations is not None
+        self._evaluations.log(step, record)
+        numbers = {
+            f"eval/{name}": float(value)
+            for name, value in record.items()
+            if type(value) in (int, float)
+        }
+        for name, each in self._loggers.items():
+            if name != "metrics":
+                each.log(step, numbers)
+
+    def save_checkpoint(
+        self, step: int, state: Any, policy: Any, best: bool = False
+    ) -> Path | None:
+        """Write a checkpoint and return its path; None, with a warning, when the disk is full or
+        refuses: the run goes on.
+
+        Args:
+            step: Environment steps done.
+            state: All of the training state, `state_dict` of this run included.
+            policy: What predict and evaluate need.
+            best: Whether it is the best one so far.
+        """
+        self.start()
+        return save_training_checkpoint(self, step=step, state=state, policy=policy, best=best)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Flush the logs to the disk and return their lengths and the wall time (for resuming; no
+        part of a digest).
+        """
+        self.start()
+        assert self._evaluations is not None
+        return {
+            "wall_time_s": self.wall_time_s,
+            "evaluations": self._evaluations.state_dict(),
+            "loggers": {name: each.state_dict() for name, each in self._loggers.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Cut the logs back to where they were. With an empty ``state`` the run begins again:
+        nothing of the logs stays.
+        """
+        self.start()
+        assert self._evaluations is not None
+        self._earlier_seconds = float(state.get("wall_time_s", 0.0))
+        self._clock_start = time.monotonic()
+        self._evaluations.load_state_dict(state.get("evaluations", {}))
+        saved = state.get("loggers", {})
+        for name, each in self._loggers.items():
+            each.load_state_dict(saved.get(name, {}))
+
+    def close(self, status: str, result: Mapping[str, Any] | None = None) -> None:
+        """Close the logs and write the status to ``metadata.json`` and, when there is one,
+        ``result.json``.
+        """
+        if status not in STATUSES:
+            raise ValueError(f"status must be one of {STATUSES}, not {status!r}")
+        if not self._started:
+            return
+        for each in [*self._loggers.values(), self._evaluations]:
+            if each is not None:
+                each.close()
+        self.metadata.update(status=status, ended_at=_now(), wall_time_s=round(self.wall_time_s, 3))
+        try:
+            if result is not None:
+                write_json(self.directory / "result.json", {"status": status, **result})
+            self._write_metadata()
+        except OSError as error:
+            logger.warning(
+                "the end of the run could not be written to %s: %s",
+                self.directory,
+                error.strerror or error,
+            )
+        self._lock.release()
+        self._started = False
+
+    def _open_loggers(self) -> None:
+        tracking = self.config.tracking
+        loggers: dict[str, Logger] = {}
+        if tracking.tensorboard:
+            loggers["tensorboard"] = TensorBoardLogger(self.directory / "tensorboard")
+        if tracking.wandb != "off":
+            loggers["wandb"] = WandbLogger(
+                mode=tracking.wandb,
+                directory=self.directory,
+                project=tracking.wandb_project,
+                group=tracking.wandb_group,
+                tags=list(self.config.tags),
+                config=serialize_train_config(self.config),
+            )
+        self._loggers = {"metrics": JsonlLogger(self.directory / "metrics.jsonl"), **loggers}
+        self._evaluations = JsonlLogger(self.directory / "evaluations.jsonl")
+
+    def _note_start(self, command: list[str]) -> None:
+        now = {
+            "command": command,
+            "started_at": _now(),
+            "git_commit": git_commit(),
+            "versions": library_versions(),
+            "machine": machine(),
+            "threads": torch.get_num_threads(),
+            "pid": os.getpid(),
+        }
+        if not self.metadata:
+            self.metadata = {"status": "running", **now, "resumes": []}
+        else:
+            self.metadata["status"] = "running"
+            self.metadata.setdefault("resumes", []).append(now)
+        self._write_metadata()
+
+    def _write_metadata(self) -> None:
+        write_json(self.directory / "metadata.json", self.metadata)
+
+    def _undo_create(self) -> None:
+        """A run that could not start leaves nothing half-written."""
+        self._lock.release()
+        with contextlib.suppress(OSError):
+            for path in self.directory.iterdir():
+                path.unlink()
+            self.directory.rmdir()
+
+
+def save_training_checkpoint(
+    run: Run, *, step: int, state: Any, policy: Any, best: bool = False
+) -> Path | None:
+    """Write a checkpoint of ``run`` as its config says (how many stay, whether the best does); None
+    with a warning on a full disk.
+    """
+    settings = run.config.checkpoint
+    try:
+        return save_checkpoint(
+            run.checkpoints,
+            step=step,
+            state=state,
+            policy=policy,
+            config=serialize_train_config(run.config),
+            keep_last=settings.keep_last,
+            best=best and settings.keep_best,
+        )
+    except CheckpointWriteError as error:
+        logger.warning("%s Training goes on.", error)
+        return None
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        logger.warning("%s cannot be read; it is written anew when the run goes on.", path)
+        return {}
+    return content
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

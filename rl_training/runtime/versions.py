@@ -1,0 +1,62 @@
+"""Which libraries, machine and commit a run was made with."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from importlib import metadata
+from typing import Any
+
+import torch
+
+LIBRARIES = ("rl_training", "torch", "torchrl", "tensordict", "gymnasium", "numpy")
+
+
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """Return the version of Python and of each library that shapes a run, without importing any of
+    them.
+    """
+    return {"python": platform.python_version(), **{name: _version(name) for name in LIBRARIES}}
+
+
+def machine() -> dict[str, Any]:
+    """Return what the run's speed, and in the last bit its numbers, depend on."""
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def git_commit() -> str | None:
+    """Return the commit of the working directory, with ``-dirty`` when files differ from it; None
+    outside a repository.
+    """
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _version(name: str) -> str:
+    if name == "rl_training":
+        return _own_version()
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _own_version() -> str:
+    try:
+        from rl_training.version import __version__
+    except ImportError:
+        return "unknown"
+    return str(__version__)

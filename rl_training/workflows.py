@@ -1,0 +1,287 @@
+"""Train, evaluate, resume, predict: what the command line, the Python API and experiments have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.algorithm import Algorithm
+from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
+from rl_training.envs.video import VideoRequest
+from rl_training.errors import UserError
+from rl_training.evaluation import evaluate, summary
+from rl_training.loop import LoopResult, TrainingLoop
+from rl_training.registry import algorithm_class
+from rl_training.runtime import checkpoint as checkpoints
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended and where it is."""
+
+    run_dir: Path
+    checkpoint_path: Path | None
+    """The last checkpoint; None when none could be written."""
+    metrics: dict[str, float]
+    """The last iteration's, ``global_step`` among them."""
+    status: str
+    """``finished`` or ``interrupted``."""
+    exit_code: int
+    """0, or 128 plus the signal's number."""
+    evaluation: dict[str, Any] | None
+    """The last evaluation."""
+    digest: str | None
+    """SHA-256 of the training state: equal for equal runs."""
+    reason: str | None = None
+    """Why training ended before its budget, or did not start."""
+
+
+def train(
+    config: TrainConfig,
+    *,
+    command: Sequence[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+) -> TrainResult:
+    """Train as ``config`` says, in a new run directory.
+
+    Raises:
+        UserError: the config cannot be trained; nothing is left behind.
+    """
+    validate(config)
+    algorithm = algorithm_class(config.algo).from_config(config)
+    if config.init_from is not None:
+        algorithm.load_policy_state(_warm_start(config).state)
+    run = Run.create(config, command)
+    return _train_in(run, algorithm, callbacks=callbacks, progress=progress)
+
+
+def train_with_overrides(algo: str, config: Any, overrides: Mapping[str, Any]) -> TrainResult:
+    """Train ``algo`` with a `TrainConfig`, or a preset's path, whose fields ``overrides`` replace.
+
+    Raises:
+        UserError: the config is of another algorithm, or a field is unknown.
+    """
+    loaded = config if isinstance(config, TrainConfig) else load_config(config)
+    if loaded.algo != algo:
+        raise UserError(f"the config is for {loaded.algo!r}, not for {algo!r}.")
+    return train(replace_config(loaded, **overrides) if overrides else loaded)
+
+
+def _warm_start(config: TrainConfig) -> checkpoints.LoadedPolicy:
+    assert config.init_from is not None
+    policy = checkpoints.load_policy(checkpoints.resolve_checkpoint(config.init_from))
+    algo = policy.config.get("algo")
+    if algo != config.algo:
+        raise UserError(f"init_from: {config.init_from} holds a {algo!r} policy, not a {config.algo!r} one.")
+    return policy
+
+
+def _train_in(
+    run: Run,
+    algorithm: Algorithm,
+    *,
+    state: Mapping[str, Any] | None = None,
+    approximate: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+) -> TrainResult:
+    """Train in a run that has started, and close it whatever happens."""
+    status = "failed"
+    result: LoopResult | None = None
+    loop = TrainingLoop(
+        algorithm,
+        run=run,
+        total_timesteps=run.config.total_timesteps,
+        callbacks=callbacks,
+        progress=progress,
+    )
+    try:
+        if state is not None:
+            loop.load_state_dict(state, approximate=approximate)
+        result = loop.train()
+        status = result.status
+    finally:
+        run.close(status, None if result is None else _result_json(run, result))
+        algorithm.close()
+    return TrainResult(
+        run_dir=run.directory,
+        checkpoint_path=result.checkpoint,
+        metrics={"global_step": result.global_step, **result.metrics},
+        status=result.status,
+        exit_code=result.exit_code,
+        evaluation=result.evaluation,
+        digest=result.digest,
+        reason=result.reason,
+    )
+
+
+def _result_json(run: Run, result: LoopResult) -> dict[str, Any]:
+    seconds = run.wall_time_s
+    return {
+        "global_step": result.global_step,
+        "wall_time_s": round(seconds, 3),
+        "steps_per_second": round(result.global_step / max(seconds, 1e-9), 1),
+        "eval": None if result.evaluation is None else summary(result.evaluation),
+        "checkpoint": None if result.checkpoint is None else str(result.checkpoint.relative_to(run.directory)),
+        "digest": result.digest,
+        "reason": result.reason,
+    }
+
+
+def resume_checkpoint(
+    path: str | Path,
+    *,
+    total_timesteps: int | None = None,
+    reschedule: bool = False,
+    approximate: bool = False,
+    callbacks: Sequence[Callback] = (),
+    command: Sequence[str] | None = None,
+    progress: bool = False,
+) -> TrainResult:
+    """Go on with a run as if it had never stopped.
+
+    Args:
+        path: a run (its newest intact checkpoint) or one checkpoint in a run.
+        total_timesteps: a larger budget; None: the run's own.
+        reschedule: let schedules run to the new budget instead of keeping their final values.
+        approximate: where an environment does not reproduce, go on with fresh episodes.
+        callbacks: as they were given when the run started.
+        command: what is noted as having resumed the run.
+        progress: show a progress line.
+
+    Raises:
+        UserError: no run is there, its checkpoints are damaged, or its environment does not reproduce.
+    """
+    directory, checkpoint = _locate(Path(path))
+    loaded = None if checkpoint is None else checkpoints.load_checkpoint(checkpoint)
+    config = _resume_config(directory, loaded)
+    if total_timesteps is not None:
+        config = replace_config(config, total_timesteps=total_timesteps)
+        validate(config)
+    if loaded is not None:
+        counters = loaded.state["training"]["algorithm"]["counters"]
+        if counters["global_step"] >= config.total_timesteps:
+            return _nothing_to_do(directory, loaded, config)
+    cls = algorithm_class(config.algo)
+    if loaded is None:
+        algorithm, state = cls.from_config(config), None
+    else:
+        policy = checkpoints.load_policy(loaded.path)
+        algorithm, state = cls.restore(config, policy.state), loaded.state
+        if reschedule:
+            counters["schedule_horizon"] = config.total_timesteps
+    run = Run.open(directory, config)
+    run.start(command)
+    if loaded is None:
+        run.load_state_dict({})
+    return _train_in(
+        run, algorithm, state=state, approximate=approximate, callbacks=callbacks, progress=progress
+    )
+
+
+def _locate(path: Path) -> tuple[Path, Path | None]:
+    """Return the run directory of a run or of one of its checkpoints, and the checkpoint to go on from."""
+    if (path / "config.yaml").is_file():
+        try:
+            return path, checkpoints.latest_intact(path)
+        except checkpoints.NoCheckpointError:
+            return path, None
+    checkpoint = checkpoints.resolve_checkpoint(path)
+    run = checkpoint.parent.parent
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{checkpoint} belongs to no run directory; load it with the algorithm's load().")
+    return run, checkpoint
+
+
+def _resume_config(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> TrainConfig:
+    if loaded is None:
+        return load_config(directory / "config.yaml")
+    return config_from_dict(loaded.config, source=str(loaded.path / "config.json"))
+
+
+def _nothing_to_do(
+    directory: Path, loaded: checkpoints.LoadedCheckpoint, config: TrainConfig
+) -> TrainResult:
+    step = loaded.state["training"]["algorithm"]["counters"]["global_step"]
+    return TrainResult(
+        run_dir=directory,
+        checkpoint_path=loaded.path,
+        metrics={"global_step": step},
+        status="finished",
+        exit_code=0,
+        evaluation=None,
+        digest=checkpoints.digest(loaded.state["training"]),
+        reason=f"all {config.total_timesteps:,} steps are done; give a larger total_timesteps to go on",
+    )
+
+
+def load_algorithm(path: str | Path, *, best: bool = False, env: Any = None) -> tuple[Algorithm, Path]:
+    """Return the algorithm whose policy a run, a checkpoint or a policy directory holds, and where it was found.
+
+    Raises:
+        UserError: none is there, or it is damaged.
+    """
+    directory = checkpoints.resolve_checkpoint(path, best=best)
+    policy = checkpoints.load_policy(directory)
+    config = config_from_dict(policy.config, source=str(directory))
+    return algorithm_class(config.algo).restore(config, policy.state, env=env), directory
+
+
+def evaluate_checkpoint(
+    path: str | Path,
+    *,
+    best: bool = False,
+    episodes: int | None = 20,
+    seed: int | None = None,
+    deterministic: bool = True,
+    render: bool = False,
+    video: int = 0,
+    env: Any = None,
+) -> dict[str, Any]:
+    """Play episodes with a saved policy; see `rl_training.evaluation.evaluate` for the keys.
+
+    Args:
+        path: a run (its latest checkpoint), a checkpoint or a policy directory.
+        best: of a run, the checkpoint with the best evaluation.
+        episodes: how many.
+        seed: of the episodes; None: derived from the run's seed and step.
+        deterministic: the most likely actions instead of samples.
+        render: show them on the screen.
+        video: write this many of them as MP4 files, into the run's ``videos/``.
+        env: another environment than the one trained on.
+
+    Raises:
+        UserError: no policy is there, it is damaged, or the environment cannot be drawn.
+    """
+    algorithm, directory = load_algorithm(path, best=best, env=env)
+    request = VideoRequest(_video_directory(directory), video) if video else None
+    record = evaluate(
+        algorithm,
+        episodes=max(episodes or 1, video),
+        seed=seed,
+        deterministic=deterministic,
+        render=render,
+        video=request,
+    )
+    videos = None if request is None else str(request.directory)
+    return {**record, "checkpoint": str(directory), **({"videos": videos} if videos else {})}
+
+
+def _video_directory(checkpoint: Path) -> Path:
+    run = checkpoint.parent.parent
+    return (run if (run / "config.yaml").is_file() else checkpoint) / "videos"
+
+
+def predict_checkpoint(
+    path: str | Path, observation: Any, *, best: bool = False, deterministic: bool = True
+) -> Any:
+    """Return a saved policy's actions for raw observations; see `Algorithm.predict`."""
+    algorithm, _ = load_algorithm(path, best=best)
+    action, _ = algorithm.predict(observation, deterministic=deterministic)
+    return action

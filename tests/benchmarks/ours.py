@@ -1,0 +1,126 @@
+"""Steps per second of this library's PPO on a workload, in the steady state, split by part.
+
+python -m tests.benchmarks.ours --workload ppo_cartpole --threads 1 --compile
+python -m tests.benchmarks.ours --workload ppo_cartpole --threads 1 --collect-only
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.benchmarks.process import Result, run_child
+from tests.benchmarks.workloads import WORKLOADS, Workload
+
+WARM_UP_ITERATIONS = 2  # compilation happens in the first
+
+
+def make_algorithm(workload: Workload, *, compiled: bool, threads: int) -> Any:
+    """Build this library's PPO with the workload's settings; its networks are 64-64 tanh by default."""
+    from rl_training import PPO
+
+    schedule = "linear" if workload.linear_schedules else "constant"
+    return PPO(
+        workload.env_id,
+        seed=1,
+        device="cpu",
+        compile=compiled,
+        torch_threads=threads,
+        total_timesteps=workload.steps + WARM_UP_ITERATIONS * workload.steps_per_iteration,
+        num_envs=workload.num_envs,
+        normalize_observation=workload.normalize,
+        normalize_reward=workload.normalize,
+        num_steps=workload.num_steps,
+        minibatch_size=workload.minibatch_size,
+        num_epochs=workload.num_epochs,
+        learning_rate=workload.learning_rate,
+        learning_rate_schedule=schedule,
+        clip_epsilon=workload.clip_epsilon,
+        clip_schedule=schedule,
+        discount=workload.discount,
+        gae_lambda=workload.gae_lambda,
+        entropy_coefficient=workload.entropy_coefficient,
+        value_coefficient=workload.value_coefficient,
+        max_gradient_norm=workload.max_gradient_norm,
+        normalize_advantage="minibatch",
+    )
+
+
+class Stopwatch:
+    """Sums the seconds spent in methods of an object, by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def watch(self, owner: Any, method: str) -> None:
+        """Time every later call of ``owner.method``."""
+        setattr(owner, method, self.timed(method, getattr(owner, method)))
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function``, adding the time of each call to ``name``."""
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+        return call
+
+
+def iterate(algorithm: Any, batches: Iterator[Any], iterations: int, *, learn: bool) -> int:
+    """Run iterations and return how many environment steps they were."""
+    steps = 0
+    for _ in range(iterations):
+        batch = next(batches)
+        if learn:
+            algorithm.update(batch)
+        steps += batch.numel()
+    return steps
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Warm up, then time the workload's steps; parts are in seconds over the timed steps."""
+    workload = WORKLOADS[arguments.workload]
+    learn = not arguments.collect_only
+    algorithm = make_algorithm(workload, compiled=arguments.compile, threads=arguments.threads)
+    batches = iter(algorithm.collector())
+    iterate(algorithm, batches, WARM_UP_ITERATIONS, learn=learn)
+
+    watch = Stopwatch()
+    for method in ("update", "advantages", "_optimize"):
+        watch.watch(algorithm, method)
+    iterations = math.ceil((arguments.steps or workload.steps) / workload.steps_per_iteration)
+    wall, cpu = time.perf_counter(), time.process_time()
+    steps = iterate(algorithm, batches, iterations, learn=learn)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    parts = watch.seconds
+    return {
+        "steps": steps,
+        "steps_per_second": steps / wall,
+        "cpu_steps_per_second": steps / cpu,
+        "microseconds_per_vector_step": 1e6 * wall * workload.num_envs / steps,
+        "wall_seconds": wall,
+        "collect_seconds": wall - parts.get("update", 0.0),
+        "advantages_seconds": parts.get("advantages", 0.0),
+        "minibatches_seconds": parts.get("_optimize", 0.0),
+        "update_seconds": parts.get("update", 0.0),
+    }
+
+
+def main() -> None:
+    """Measure once and print the result as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
+    parser.add_argument("--steps", type=int, default=0, help="0: the workload's own")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--collect-only", action="store_true")
+    run_child(run, parser)
+
+
+if __name__ == "__main__":
+    main()
