@@ -1,203 +1,36 @@
-"""The base of every algorithm: configuration, environments, exact state, and the managed API on top."""
+"""Every algorithm's managed interface: learn, predict, evaluate, save, load."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
-from torch import Tensor, nn
 
 from rl_training import evaluation, loop, persistence
-from rl_training.config import TrainConfig, config_from_dict, replace_config, validate
-from rl_training.envs import (
-    ActionMap,
-    Normalizer,
-    VectorEnv,
-    make_batched_env,
-    make_normalizer,
-    space_from_dict,
-    space_to_dict,
-)
-from rl_training.envs.fresh import fresh_source
-from rl_training.envs.video import VideoRequest
+from rl_training.algorithm_core import AlgorithmCore
+from rl_training.config import TrainConfig, replace_config
+from rl_training.envs import space_from_dict
+from rl_training.envs.fresh import normalizer_for
+from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.devices import resolve_device, set_torch_threads
 from rl_training.runtime.run import Run
-from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
-
-if TYPE_CHECKING:
-    from torchrl.collectors import Collector
-
-    from rl_training.optim import FlatAdam
 
 Self = TypeVar("Self", bound="Algorithm")
 Array = NDArray[Any]
 
 
-class Algorithm(ABC):
-    """One algorithm on one environment: train it, use it, save it, resume it.
-
-    A subclass gives ``name``, ``Config``, ``make`` and ``_update``; it registers what it owns in
-    ``modules``, ``optimizers`` and ``generators``, which makes it part of checkpoints and digests.
-
-    Args:
-        env: a gymnasium id; or a callable that makes an environment, an environment (one row) or a
-            vector environment without autoreset.
-        config: a complete configuration instead of ``changes`` on the defaults.
-        **changes: any field of `TrainConfig`, or of its groups by its bare name
-            (``num_envs=8, learning_rate=3e-4``).
-
-    Raises:
-        UserError: an unknown field or environment, an impossible value, a space it cannot take.
-    """
-
-    name: ClassVar[str]
-    Config: ClassVar[type[Any]]
-
-    modules: dict[str, nn.Module]
-    optimizers: dict[str, FlatAdam]
-    rollout_policy: TensorDictModuleBase
-
-    def __init__(self, env: Any = None, *, config: TrainConfig | None = None, **changes: Any) -> None:
-        self._write_runs = "output_dir" in changes
-        self._setup(_resolve(self.name, env, config, changes), env)
-        self._environment = self._make_environment(None)
-        self.normalizer = self._environment.normalizer or self.normalizer
-        self._make(self._environment.single_observation_space, self._environment.single_action_space)
+class Algorithm(AlgorithmCore):
+    """One algorithm on one environment: train it, use it, save it, resume it."""
 
     @classmethod
     def from_config(cls: type[Self], config: TrainConfig, env: Any = None) -> Self:
         """Make the algorithm that ``config`` describes (``env`` overrides its environment)."""
         return cls(env, config=config)
-
-    def _setup(self, config: TrainConfig, env: Any) -> None:
-        self.config = config
-        self.device = resolve_device(config.device)
-        self.global_step = 0
-        self.updates = 0
-        self.schedule_horizon: int | None = None
-        self.modules, self.optimizers = {}, {}
-        self.generators = {name: generator(config.seed, name) for name in ("rollout", "minibatch")}
-        self._prediction_generator = generator(config.seed, "prediction")
-        self._source = None if isinstance(env, str) else env
-        self._environment: VectorEnv | None = None
-        self.normalizer = Normalizer()
-        """Observation and reward statistics; those of the training environments."""
-        self._pending_environment: tuple[Mapping[str, Any], bool] | None = None
-        self._collector: Collector | None = None
-
-    def _make(self, observation_space: Any, action_space: Any) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
-        self._action_map = ActionMap(action_space, squash=self.squash_actions)
-        # Parameters depend on the run's seed alone, and drawing them moves nobody else's generator.
-        with preserve_global_rng():
-            torch.manual_seed(derive_seed(self.config.seed, "parameters"))
-            self.make()
-
-    # ---- what a subclass gives
-
-    @abstractmethod
-    def make(self) -> None:
-        """Build models, losses and optimisers for ``observation_space`` and ``action_space``."""
-
-    @abstractmethod
-    def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Learn from a batch ``[N, T]``; ``global_step`` still counts the steps before it."""
-
-    @abstractmethod
-    def action(
-        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        """Return the policy's actions ``[N, *action]`` for normalised observations ``[N, *shape]``."""
-
-    @property
-    @abstractmethod
-    def frames_per_batch(self) -> int:
-        """Environment steps between two updates, over all environments together."""
-
-    @property
-    @abstractmethod
-    def policy(self) -> TensorDictModuleBase:
-        """The policy as a TorchRL module on TensorDict keys."""
-
-    @property
-    def squash_actions(self) -> bool:
-        """Whether actions pass through tanh and are scaled to the bounds on their way out."""
-        return False
-
-    @property
-    def discount(self) -> float:
-        """Gamma, which the reward normaliser needs too."""
-        return float(self.config.algorithm.discount)
-
-    def before_collection(self) -> None:
-        """Prepare a rollout: called by the Collector before its first step."""
-
-    def after_collection(self, batch: TensorDictBase) -> None:
-        """Complete a rollout's batch with what the rollout policy left out."""
-
-    def describe(self) -> list[str]:
-        """Return lines worth printing when training starts (sizes of buffers)."""
-        return []
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return training state beyond modules, optimisers, generators, counters and environment."""
-        return {}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore ``extra_state()``."""
-
-    # ---- the low-level interface
-
-    @property
-    def environment(self) -> VectorEnv:
-        """The training environments, built (and after a load: restored) at first use."""
-        if self._environment is None:
-            active = self.normalizer.observation is not None or self.normalizer.reward is not None
-            self._environment = self._make_environment(self.normalizer if active else None)
-            if self._pending_environment is not None:
-                state, approximate = self._pending_environment
-                self._environment.load_state_dict(dict(state), approximate=approximate)
-                self._pending_environment = None
-        return self._environment
-
-    def _make_environment(self, normalizer: Normalizer | None) -> VectorEnv:
-        return make_batched_env(
-            self.config,
-            self._source,
-            squash_actions=self.squash_actions,
-            normalizer=normalizer,
-            gamma=self.discount,
-        )
-
-    def collector(self) -> Collector:
-        """Return the Collector, an iterator of batches ``[N, T]``; always the same one."""
-        if self._collector is None:
-            set_torch_threads(self.config.torch_threads)
-            self._collector = loop.make_collector(self)
-        return self._collector
-
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Learn from one batch of the collector and return metrics, 0-dim tensors by name."""
-        metrics = self._update(batch)
-        self.global_step += batch.numel()
-        self.updates += 1
-        return metrics
-
-    def progress(self) -> float:
-        """Return the share of the schedules' horizon that is behind, in [0, 1]."""
-        horizon = self.schedule_horizon or self.config.total_timesteps
-        return min(self.global_step / horizon, 1.0)
-
-    # ---- the managed interface
 
     def learn(
         self: Self,
@@ -219,7 +52,14 @@ class Algorithm(ABC):
         goal = self.global_step + steps
         self.config = replace_config(self.config, total_timesteps=goal)
         run = Run.create(self.config, command=[]) if self._write_runs else None
-        loop.train(self, run=run, total_timesteps=goal, callbacks=callbacks, progress=progress)
+        result = loop.train(
+            self, run=run, total_timesteps=goal, callbacks=callbacks, progress=progress
+        )
+        if run is not None:
+            run.close(result.status, result.to_json(run))
+        if result.exit_code == 128 + signal.SIGINT:
+            # The iteration was finished first; whoever called must still learn that they pressed Ctrl-C.
+            raise KeyboardInterrupt
         return self
 
     def evaluate(
@@ -235,28 +75,6 @@ class Algorithm(ABC):
         See `rl_training.evaluation.evaluate` for the keys.
         """
         return evaluation.evaluate(self, episodes=episodes, seed=seed, deterministic=deterministic, env=env)
-
-    def evaluation_environment(
-        self,
-        *,
-        num_envs: int,
-        seed: int,
-        env: Any = None,
-        render_mode: str | None = None,
-        video: VideoRequest | None = None,
-    ) -> VectorEnv:
-        """Return fresh environments with frozen normalisation, for evaluation."""
-        source = fresh_source(
-            self.config, self._source if env is None else env, render_mode=render_mode, video=video
-        )
-        return make_batched_env(
-            self.config,
-            source,
-            num_envs=num_envs,
-            seed=seed,
-            squash_actions=self.squash_actions,
-            normalizer=self.normalizer.evaluation_view(),
-        )
 
     @torch.no_grad()
     def predict(
@@ -281,100 +99,14 @@ class Algorithm(ABC):
         """
         if action_masks is not None:
             raise UserError(f"{self.name} takes no action masks yet.")
-        array = np.asarray(observation)
-        shape = tuple(self.observation_space.shape)
-        single = array.shape == shape
-        if not single and array.shape[1:] != shape:
-            raise UserError(f"observation of shape {array.shape} fits neither {shape} nor [N, *{shape}].")
-        batch = self.normalizer.normalize_observation(array[None] if single else array)
-        batch = np.ascontiguousarray(batch, None if batch.dtype.kind in "iu" else np.float32)
+        batch, single = as_batch(observation, self.observation_space, self.normalizer)
         action = self.action(
-            torch.from_numpy(batch).to(self.device),
+            batch.to(self.device),
             deterministic=deterministic,
             generator=self._prediction_generator,
         )
         taken = self._action_map.to_env(action.cpu().numpy())
         return (taken[0] if single else taken), state
-
-    # ---- state
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the whole training state, nested; equal states have equal digests."""
-        return {
-            "counters": {
-                "global_step": self.global_step,
-                "updates": self.updates,
-                "schedule_horizon": self.schedule_horizon,
-            },
-            "modules": {name: module.state_dict() for name, module in self.modules.items()},
-            "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
-            "generators": {name: each.get_state() for name, each in self.generators.items()},
-            "environment": self.environment.state_dict(),
-            "normalizer": self.normalizer.state_dict(),
-            "extra": self.extra_state(),
-        }
-
-    def load_state_dict(
-        self,
-        state: Mapping[str, Any],
-        *,
-        approximate: bool = False,
-        fresh_environment: bool = False,
-    ) -> None:
-        """Restore ``state_dict()``; environments are replayed when they are first used.
-
-        Args:
-            state: of the same algorithm and model.
-            approximate: begin fresh episodes instead of replaying those that were running.
-            fresh_environment: leave the environment out altogether: it is another one.
-
-        Raises:
-            UserError: a Collector exists already, or the state belongs to another algorithm or model.
-        """
-        if self._collector is not None:
-            raise UserError("this object has begun to train; load the state into a new one.")
-        counters = state["counters"]
-        self.global_step, self.updates = counters["global_step"], counters["updates"]
-        self.schedule_horizon = counters["schedule_horizon"]
-        try:
-            for name, module in self.modules.items():
-                module.load_state_dict(state["modules"][name])
-            for name, optimizer in self.optimizers.items():
-                optimizer.load_state_dict(state["optimizers"][name])
-            for name, each in self.generators.items():
-                each.set_state(state["generators"][name])
-            self.load_extra_state(state["extra"])
-            self.normalizer.load_state_dict(state["normalizer"])
-        except (KeyError, RuntimeError) as error:
-            raise UserError(f"the state does not fit this {self.name} and its model: {error}") from error
-        if not fresh_environment:
-            self._environment = None
-            self._pending_environment = (state["environment"], approximate)
-
-    def policy_state(self) -> dict[str, Any]:
-        """Return what predict and evaluate need: parameters, statistics, spaces."""
-        return {
-            "modules": {name: module.state_dict() for name, module in self.modules.items()},
-            "normalizer": self.normalizer.state_dict(),
-            "observation_space": space_to_dict(self.observation_space),
-            "action_space": space_to_dict(self.action_space),
-            "global_step": self.global_step,
-        }
-
-    def load_policy_state(self, state: Mapping[str, Any]) -> None:
-        """Restore ``policy_state()`` of the same model: parameters and statistics, and nothing of training.
-
-        Raises:
-            UserError: it belongs to another model.
-        """
-        try:
-            for name, module in self.modules.items():
-                module.load_state_dict(state["modules"][name])
-        except (KeyError, RuntimeError) as error:
-            raise UserError(f"the policy does not fit this {self.name} and its model: {error}") from error
-        self.normalizer.load_state_dict(state["normalizer"])
-
-    # ---- files
 
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
         """Write a checkpoint (everything, or only what predict and evaluate need) as the directory ``path``.
@@ -394,8 +126,6 @@ class Algorithm(ABC):
         Raises:
             UserError: no checkpoint is there, it is damaged, or it is another algorithm's.
         """
-        if not isinstance(cls, type):
-            raise TypeError("load is a class method")
         return persistence.load(cls, Path(path), env=env, changes=changes)
 
     @classmethod
@@ -404,47 +134,10 @@ class Algorithm(ABC):
     ) -> Self:
         """Return an algorithm with the parameters and spaces of a ``policy_state()``, without making environments."""
         self = cls.__new__(cls)
-        self._write_runs = False
         self._setup(config, env)
         observation_space = space_from_dict(policy["observation_space"])
-        self.normalizer = (
-            make_normalizer(
-                config,
-                _Rows(observation_space, config.num_envs),
-                gamma=float(config.algorithm.discount),
-            )
-            or self.normalizer
-        )
+        self.normalizer = normalizer_for(config, observation_space, gamma=self.discount)
         self._make(observation_space, space_from_dict(policy["action_space"]))
         self.load_policy_state(policy)
         self.global_step = policy["global_step"]
         return self
-
-
-class _Rows(NamedTuple):
-    """What a normaliser is made for."""
-
-    single_observation_space: Any
-    num_envs: int
-
-
-def _resolve(name: str, env: Any, config: TrainConfig | None, changes: dict[str, Any]) -> TrainConfig:
-    if config is None:
-        env_id = env if isinstance(env, str) else changes.pop("env_id", None) or _describe(env)
-        config = config_from_dict({"algo": name, "env_id": env_id}, source=f"{name}(...)")
-        # An instance says itself how many environments it is.
-        count = getattr(env, "num_envs", 1 if hasattr(env, "step") else None)
-        if count is not None:
-            changes = {"num_envs": count, **changes}
-    elif config.algo != name:
-        raise UserError(f"the config is for {config.algo!r}, not for {name!r}.")
-    config = replace_config(config, **changes) if changes else config
-    validate(config)
-    return config
-
-
-def _describe(env: Any) -> str:
-    if env is None:
-        raise UserError("an environment is missing: give a gymnasium id, a callable or an environment.")
-    spec = getattr(env, "spec", None)
-    return spec.id if spec is not None else getattr(env, "__name__", type(env).__name__)

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rl_training.errors import UserError, nearest
 from rl_training.version import __version__
@@ -102,7 +102,8 @@ def _train(arguments: list[str]) -> int:
     config = parse_train(arguments)
     from rl_training import workflows
 
-    return _close(workflows.train(config, command=["rl-training", "train", *arguments]))
+    command = ["rl-training", "train", *arguments]
+    return _close(workflows.train(config, command=command, progress=True))
 
 
 def parse_train(arguments: Sequence[str]) -> TrainConfig:
@@ -182,7 +183,9 @@ def _gather(choice: _Choice) -> Layers:
     if "algo" not in layers.data:
         preset = preset_for(algo, env_id)
         layers = Layers()
-        for file in [*([preset] if preset else []), *choice.files]:
+        if preset is not None:
+            layers.add_file(preset)
+        for file in choice.files:
             layers.add_file(file)
     given = {"algo": choice.algo, "env_id": choice.env_id}
     layers.add({name: value for name, value in given.items() if value is not None}, "command line")
@@ -191,52 +194,26 @@ def _gather(choice: _Choice) -> Layers:
 
 def _close(result: TrainResult) -> int:
     """Print how the run ended and what can be done with it; return the exit status."""
-    run, metrics = result.run_dir, result.metrics
-    print(f"\n{result.status} at step {int(metrics.get('global_step', 0)):,}")
-    if "eval/return_mean" in metrics:
-        spread = f" ± {metrics['eval/return_std']:.1f}" if "eval/return_std" in metrics else ""
-        episodes = (
-            f" over {int(metrics['eval/episodes'])} episodes" if "eval/episodes" in metrics else ""
-        )
-        print(f"  evaluation  return {metrics['eval/return_mean']:.1f}{spread}{episodes}")
-    if run is not None:
-        print(f"  run         {run}")
-        budget = "" if result.exit_code else " --total-timesteps N"
-        print(f"  evaluate    rl-training eval {run}")
-        print(f"  resume      rl-training resume {run}{budget}")
-    return int(result.exit_code)
-
-
-@dataclass(kw_only=True)
-class _EvaluateArguments:
-    """Play episodes with a trained policy: fresh seeds, raw rewards."""
-
-    run_or_checkpoint: str
-    """A run's directory (its latest checkpoint) or a checkpoint's."""
-    best: bool = False
-    """The run's best checkpoint instead of the latest."""
-    episodes: int = 20
-    """How many episodes."""
-    seed: int | None = None
-    """Seed of the episodes; by default derived from the run's."""
-    stochastic: bool = False
-    """Sample actions instead of taking the most likely one."""
-    render: bool = False
-    """Show the environment in a window."""
-    video: int = 0
-    """Record this many episodes as MP4."""
-    json: bool = False
-    """Print one JSON object and nothing else."""
+    reason = f": {result.reason}" if result.reason else ""
+    print(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
+    if result.evaluation is not None:
+        score = result.evaluation
+        mean, spread, episodes = (score[key] for key in ("return_mean", "return_std", "episodes"))
+        print(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {episodes} episodes")
+    run = result.run_dir
+    budget = "" if result.exit_code else " --total-timesteps N"
+    print(f"  run         {run}")
+    print(f"  evaluate    rl-training eval {run}")
+    print(f"  resume      rl-training resume {run}{budget}")
+    return result.exit_code
 
 
 def _evaluate(arguments: list[str]) -> int:
+    from rl_training.command_arguments import EvaluateArguments
     from rl_training.flags import parse_flags
 
-    given = parse_flags(_EvaluateArguments, arguments, program="rl-training eval", positional=True)
-    if given.episodes < 1:
-        raise UserError(f"--episodes must be at least 1, not {given.episodes}.")
-    if given.video < 0 or (given.seed or 0) < 0:
-        raise UserError("--video and --seed cannot be negative.")
+    given = parse_flags(EvaluateArguments, arguments, program="rl-training eval", positional=True)
+    given.validate()
     from rl_training import workflows
 
     report = workflows.evaluate_checkpoint(
@@ -262,29 +239,16 @@ def _describe(report: dict[str, Any]) -> str:
         f" (interquartile mean {report['return_iqm']:.1f}, 95% interval {low:.1f} to {high:.1f})\n"
         f"episodes    {report['episodes']}, {mean_length:.1f} steps each, {how}, seed {seed}\n"
         f"checkpoint  {report['checkpoint']}"
+        + (f"\nvideos      {report['videos']}" if "videos" in report else "")
     )
 
 
-@dataclass(kw_only=True)
-class _ResumeArguments:
-    """Continue a run exactly where its last checkpoint stands."""
-
-    run_or_checkpoint: str
-    """A run's directory (its latest intact checkpoint) or a checkpoint's."""
-    total_timesteps: int | None = None
-    """A new budget for the whole run, in environment steps."""
-    reschedule: bool = False
-    """Stretch the schedules over the new budget, instead of keeping their final values."""
-    resume: Literal["exact", "approximate"] = "exact"
-    """Running episodes: restored, or replaced by fresh ones where an environment cannot restore."""
-
-
 def _resume(arguments: list[str]) -> int:
+    from rl_training.command_arguments import ResumeArguments
     from rl_training.flags import parse_flags
 
-    given = parse_flags(_ResumeArguments, arguments, program="rl-training resume", positional=True)
-    if given.total_timesteps is not None and given.total_timesteps < 1:
-        raise UserError(f"--total-timesteps must be at least 1, not {given.total_timesteps}.")
+    given = parse_flags(ResumeArguments, arguments, program="rl-training resume", positional=True)
+    given.validate()
     from rl_training import workflows
 
     return _close(
@@ -293,6 +257,8 @@ def _resume(arguments: list[str]) -> int:
             total_timesteps=given.total_timesteps,
             reschedule=given.reschedule,
             approximate=given.resume == "approximate",
+            command=["rl-training", "resume", *arguments],
+            progress=True,
         )
     )
 

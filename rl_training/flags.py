@@ -18,7 +18,7 @@ from rl_training.errors import UserError
 from rl_training.yaml_text import format_yaml, parse_yaml
 
 Arguments = TypeVar("Arguments")
-_FRAME = "│╭╮╰╯─├┤ "
+_FRAME = "│╭╮╰╯─├┤| "
 
 
 def parse_flags(
@@ -130,17 +130,16 @@ def _value(word: str, annotation: Any, *, parse: bool = False) -> Any:
 
 
 def _one_line(box: str) -> str:
-    """Return the text of tyro's box, without its frame and the help below the first rule."""
-    lines = []
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]:
-        text = line.strip(_FRAME)
-        if not text:
-            break
-        lines.append(text)
-    return (
-        " ".join(lines).removeprefix("Error parsing ")
-        or "the arguments do not fit; --help lists them."
-    )
+    """Return the first section of tyro's box: without frame and title, without the help below."""
+    lines = [line.strip(_FRAME) for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()]
+    sections: list[list[str]] = [[]]
+    for line in lines[1:]:
+        if line.strip("-"):
+            sections[-1].append(line)
+        else:  # a rule, drawn in one way or another
+            sections.append([])
+    text = " ".join(next((section for section in sections if section), []))
+    return text.removeprefix("Error parsing ") or "the arguments do not fit; --help lists them."
 
 
 def without_field(cls: type[Any], name: str) -> type[Any]:

@@ -82,6 +82,20 @@ class LoopResult:
     reason: str | None = None
     """Why it ended before its budget."""
 
+    def to_json(self, run: Run) -> dict[str, Any]:
+        """Return the content of ``result.json``."""
+        seconds = run.wall_time_s
+        checkpoint = self.checkpoint
+        return {
+            "global_step": self.global_step,
+            "wall_time_s": round(seconds, 3),
+            "steps_per_second": round(self.global_step / max(seconds, 1e-9), 1),
+            "eval": None if self.evaluation is None else evaluation.summary(self.evaluation),
+            "checkpoint": None if checkpoint is None else str(checkpoint.relative_to(run.directory)),
+            "digest": self.digest,
+            "reason": self.reason,
+        }
+
 
 @dataclass
 class EpisodeStatistics:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rl_training.config import config_from_dict, config_to_dict, replace_config
 from rl_training.errors import UserError
 from rl_training.runtime import checkpoint as checkpoints
+from rl_training.runtime.manifest import read_manifest
 
 if TYPE_CHECKING:
     from rl_training.algorithm import Algorithm
@@ -25,7 +26,9 @@ def save(algorithm: Algorithm, path: Path, *, policy_only: bool) -> Path:
     if policy_only:
         return checkpoints.save_policy(path, step=algorithm.global_step, policy=policy, config=config)
     state = {"training": {"algorithm": algorithm.state_dict()}}
-    return checkpoints.save_one(path, step=algorithm.global_step, state=state, policy=policy, config=config)
+    return checkpoints.save_alone(
+        path, step=algorithm.global_step, state=state, policy=policy, config=config
+    )
 
 
 def load(cls: type[AnyAlgorithm], path: Path, *, env: Any, changes: Mapping[str, Any]) -> AnyAlgorithm:
@@ -38,7 +41,7 @@ def load(cls: type[AnyAlgorithm], path: Path, *, env: Any, changes: Mapping[str,
     if changes:
         config = replace_config(config, **changes)
     algorithm = cls.restore(config, policy.state, env=env)
-    if "state.json" in checkpoints.read_manifest(directory)["files"]:
+    if "state.json" in read_manifest(directory)["files"]:
         state = checkpoints.load_checkpoint(directory).state["training"]["algorithm"]
         algorithm.load_state_dict(state, fresh_environment=env is not None)
     return algorithm

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
-from rl_training.evaluation import evaluate, summary
+from rl_training.evaluation import evaluate
 from rl_training.loop import LoopResult, TrainingLoop
 from rl_training.registry import algorithm_class
 from rl_training.runtime import checkpoint as checkpoints
@@ -107,7 +106,7 @@ def _train_in(
         result = loop.train()
         status = result.status
     finally:
-        run.close(status, None if result is None else _result_json(run, result))
+        run.close(status, None if result is None else result.to_json(run))
         algorithm.close()
     return TrainResult(
         run_dir=run.directory,
@@ -119,19 +118,6 @@ def _train_in(
         digest=result.digest,
         reason=result.reason,
     )
-
-
-def _result_json(run: Run, result: LoopResult) -> dict[str, Any]:
-    seconds = run.wall_time_s
-    return {
-        "global_step": result.global_step,
-        "wall_time_s": round(seconds, 3),
-        "steps_per_second": round(result.global_step / max(seconds, 1e-9), 1),
-        "eval": None if result.evaluation is None else summary(result.evaluation),
-        "checkpoint": None if result.checkpoint is None else str(result.checkpoint.relative_to(run.directory)),
-        "digest": result.digest,
-        "reason": result.reason,
-    }
 
 
 def resume_checkpoint(

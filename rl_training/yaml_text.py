@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
-            mark = self.get_event().start_mark
+            mark = cast("Any", self).get_event().start_mark
             problem = "anchors and aliases are not supported"
             raise yaml.composer.ComposerError(None, None, problem, mark)
         return super().compose_node(parent, index)

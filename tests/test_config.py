@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_training import registry
@@ -318,7 +318,6 @@ plain_values = st.recursive(
 )
 
 
-@settings(max_examples=2000)
 @given(st.dictionaries(plain_text, plain_values, max_size=3))
 def test_any_plain_value_survives_yaml(values: dict[str, Any]) -> None:
     from rl_training.yaml_text import format_yaml, parse_yaml

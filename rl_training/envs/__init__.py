@@ -1,7 +1,20 @@
-"""Environments: factories, the batched TorchRL environment over them, spaces, normalisation, exact resume by replay."""
+"""Environments: factories, the batched TorchRL environment over them, spaces, normalisation, exact
+resume by replay.
+"""
 
-from rl_training.envs.factory import as_vector, make_batched_env, make_env, make_normalizer, make_vector_env
-from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer, RunningMeanStd
+from rl_training.envs.factory import (
+    as_vector,
+    make_batched_env,
+    make_env,
+    make_normalizer,
+    make_vector_env,
+)
+from rl_training.envs.normalize import (
+    Normalizer,
+    ObservationNormalizer,
+    RewardNormalizer,
+    RunningMeanStd,
+)
 from rl_training.envs.replay import ResumeError
 from rl_training.envs.seeding import episode_seed
 from rl_training.envs.spaces import ActionMap, require_supported, space_from_dict, space_to_dict

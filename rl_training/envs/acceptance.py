@@ -23,43 +23,60 @@ def require_no_autoreset(env: gymnasium.Env[Any, Any]) -> None:
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.Autoreset):
-            raise UserError(f"{env} resets itself (wrapper Autoreset); pass it without that wrapper.")
+            raise UserError(
+                f"{env} resets itself (wrapper Autoreset); pass it without that wrapper."
+            )
         layer = layer.env
 
 
 def require_usable_vector(vector: Any) -> None:
-    """Raise unless finished rows of ``vector`` can be reset one by one, at once, and the others are left alone.
+    """Raise unless finished rows of ``vector`` can be reset one by one, at once, and the others are
+    left alone.
 
-    A vector environment of gymnasium's own with autoreset DISABLED can. Any other is tried out: it is reset, stepped and
-    reset in one row, and the observations of the other rows compared.
+    A vector environment of gymnasium's own with autoreset DISABLED can. Any other is tried out: it
+    is reset, stepped and reset in one row, and the observations of the other rows compared.
 
     Raises:
-        UserError: autoreset SAME_STEP, or rows that a masked reset disturbs; the message names the remedy.
+        UserError: autoreset SAME_STEP, or rows that a masked reset disturbs; the message names the
+            remedy.
     """
     name = type(vector).__name__
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if mode == AutoresetMode.SAME_STEP:
-        raise UserError(f"{name} resets finished rows in the same step (autoreset SAME_STEP); {_REMEDY}.")
+        raise UserError(
+            f"{name} resets finished rows in the same step (autoreset SAME_STEP); {_REMEDY}."
+        )
     if mode == AutoresetMode.DISABLED and type(vector) in (SyncVectorEnv, AsyncVectorEnv):
         return
     inner = getattr(vector, "unwrapped", vector)
-    if mode == AutoresetMode.NEXT_STEP and isinstance(inner, AsyncVectorEnv) and not inner.shared_memory:
-        # Its workers forget about a pending autoreset only where observations travel through shared memory.
+    if (
+        mode == AutoresetMode.NEXT_STEP
+        and isinstance(inner, AsyncVectorEnv)
+        and not inner.shared_memory
+    ):
+        # Its workers forget about a pending autoreset only where observations travel through shared
+        # memory.
         raise UserError(f"{name} without shared memory would reset finished rows twice; {_REMEDY}.")
     if not _masked_reset_spares_others(vector, name):
-        raise UserError(f"{name} resets every row when asked to reset one, so its episodes cannot be told apart; {_REMEDY}.")
+        raise UserError(
+            f"{name} resets every row when asked to reset one, so its episodes cannot be told "
+            f"apart; {_REMEDY}."
+        )
 
 
 def _masked_reset_spares_others(vector: Any, name: str) -> bool:
     require_supported(vector.single_observation_space, vector.single_action_space, name)
     space = vector.single_action_space
-    zeros = np.zeros((vector.num_envs, *space.shape), np.int64 if space.dtype.kind == "i" else np.float32)
+    zeros = np.zeros(
+        (vector.num_envs, *space.shape), np.int64 if space.dtype.kind == "i" else np.float32
+    )
     actions = ActionMap(space).to_env(zeros)
     vector.reset(seed=list(range(vector.num_envs)))
     before = np.array(vector.step(actions)[0])
     mask = np.zeros(vector.num_envs, bool)
     mask[0] = True
-    # Another seed than the first: a row that is reset after all then shows it even where its first step changed nothing.
+    # Another seed than the first: a row that is reset after all then shows it even where its first
+    # step changed nothing.
     seeds = [vector.num_envs + row for row in range(vector.num_envs)]
     after = np.array(vector.reset(seed=seeds, options={"reset_mask": mask})[0])
     return before[1:].tobytes() == after[1:].tobytes()

@@ -1,4 +1,6 @@
-"""The running episodes of N rows: seeds, returns, lengths, action log, normalisation. Everything a step touches but TorchRL."""
+"""The running episodes of N rows: seeds, returns, lengths, action log, normalisation. Everything a
+step touches but TorchRL.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Episodes:
         normalizer: Normalizer | None,
         close: Callable[[], None],
     ) -> None:
-        """Prepare; the first :meth:`restart` begins the first episodes. ``close`` is called when a row fails."""
+        """Prepare; the first :meth:`restart` begins the first episodes. ``close`` is called when a
+        row fails.
+        """
         self.rows = rows
         self.num_envs = rows.num_envs
         self.action_map = action_map
@@ -92,9 +96,13 @@ class Episodes:
         self.log.append(env_actions.copy())
         try:
             step = self._step_rows(env_actions)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self._fail(error, self.lengths + 1)
-        reward = step.reward if self.normalizer is None else self.normalizer.normalize_reward(step.reward)
+        reward = (
+            step.reward
+            if self.normalizer is None
+            else self.normalizer.normalize_reward(step.reward)
+        )
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.observation = step.observation
@@ -105,7 +113,9 @@ class Episodes:
         return Transition(step, reward, self.returns, self.lengths, ended)
 
     def renew(self, ended: Sequence[int]) -> Array:
-        """Begin new episodes in the rows ``ended`` and return the raw observations of all rows, ``[N, *obs]``."""
+        """Begin new episodes in the rows ``ended`` and return the raw observations of all rows,
+        ``[N, *obs]``.
+        """
         observation = self.observation.copy()
         observation[ended] = self._begin(ended)
         self.observation = observation
@@ -128,7 +138,7 @@ class Episodes:
         seeds = [episode_seed(self.seed, row, self.indices[row]) for row in rows]
         try:
             return self.rows.reset(rows, seeds)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self._fail(error, np.zeros(self.num_envs, np.int64))
 
     def _fail(self, error: Exception, steps: Array) -> NoReturn:
@@ -139,11 +149,18 @@ class Episodes:
         where = "in an unknown environment"
         if row is not None:
             seed = episode_seed(self.seed, row, max(self.indices[row], 0))
-            where = f"in environment {row}, step {steps[row]} of episode {self.indices[row]} (reset seed {seed})"
-        raise RuntimeError(f"{self.name} failed {where}: {type(cause).__name__}: {cause}") from cause
+            where = (
+                f"in environment {row}, step {steps[row]} of episode {self.indices[row]} "
+                f"(reset seed {seed})"
+            )
+        raise RuntimeError(
+            f"{self.name} failed {where}: {type(cause).__name__}: {cause}"
+        ) from cause
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that :meth:`load_state_dict` needs, raw observation and returns for its verification included."""
+        """Return all that :meth:`load_state_dict` needs, raw observation and returns for its
+        verification included.
+        """
         return {
             "name": self.name,
             "num_envs": self.num_envs,
@@ -167,7 +184,8 @@ class Episodes:
         """
         if state["num_envs"] != self.num_envs:
             raise UserError(
-                f"{self.name}: the state was saved with {state['num_envs']} environments, and there are {self.num_envs}."
+                f"{self.name}: the state was saved with {state['num_envs']} environments, and "
+                f"there are {self.num_envs}."
             )
         self._load_normalizer(state["normalizer"])
         self.reseed(int(state["seed"]))
@@ -175,7 +193,9 @@ class Episodes:
         if not self.started:
             return
         if approximate:
-            logger.warning("%s: resuming with fresh episodes in all %d environments.", self.name, self.num_envs)
+            logger.warning(
+                "%s: resuming with fresh episodes in all %d environments.", self.name, self.num_envs
+            )
             self.restart()
             return
         self._replay(state)
@@ -183,7 +203,10 @@ class Episodes:
     def _load_normalizer(self, state: dict[str, Any] | None) -> None:
         if (state is None) != (self.normalizer is None):
             saved, now = ("off", "on") if state is None else ("on", "off")
-            raise UserError(f"{self.name}: normalisation was {saved} when the state was saved and is {now} here.")
+            raise UserError(
+                f"{self.name}: normalisation was {saved} when the state was saved and is {now} "
+                "here."
+            )
         if self.normalizer is not None and state is not None:
             self.normalizer.load_state_dict(state)
 
@@ -193,9 +216,11 @@ class Episodes:
         seeds = [episode_seed(self.seed, row, index) for row, index in enumerate(self.indices)]
         try:
             arrived = replay(self.rows, seeds, actions, filler)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self._fail(error, np.array([len(episode) for episode in actions]))
-        recorded = Replayed(np.array(state["observation"]), np.array(state["returns"], np.float64), [])
+        recorded = Replayed(
+            np.array(state["observation"]), np.array(state["returns"], np.float64), []
+        )
         require_equal(recorded, arrived, self.name)
         self.observation, self.returns = recorded.observation, recorded.returns
         self.lengths = np.array([len(episode) for episode in actions], np.int64)
@@ -204,5 +229,8 @@ class Episodes:
     def _valid_actions(self) -> Array:
         space = self.action_map.space
         shape = (self.num_envs, *space.shape)
-        # What a policy's zero becomes: always inside the space. Not a sample: that would draw from the space's generator.
-        return ActionMap(space).to_env(np.zeros(shape, np.int64 if space.dtype.kind == "i" else np.float32))
+        # What a policy's zero becomes: always inside the space. Not a sample: that would draw from
+        # the space's generator.
+        return ActionMap(space).to_env(
+            np.zeros(shape, np.int64 if space.dtype.kind == "i" else np.float32)
+        )

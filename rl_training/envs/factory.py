@@ -1,4 +1,4 @@
-"""Environments from a config: one, a gymnasium vector of them, or the batched TorchRL environment."""
+"""Environments from a config: one, a gymnasium vector of them, or the batched TorchRL one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
-from rl_training.envs.workers import in_worker
+from rl_training.envs.workers import in_worker, start_method
 from rl_training.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,20 +31,23 @@ def make_env(
     record_episode_statistics: bool = True,
     render_mode: str | None = None,
 ) -> Environment:
-    """Build environment number ``env_index`` of a run: ``config.env_id`` with ``config.env_kwargs``.
+    """Build environment number ``env_index`` of a run: ``config.env_id`` with
+    ``config.env_kwargs``.
 
-    ``"my_package:MyEnv-v0"`` imports ``my_package`` first, which registers the id. A reset without a seed takes the next
-    episode seed of ``(config.seed, env_index)``, and every reset seeds the action space as well.
+    ``"my_package:MyEnv-v0"`` imports ``my_package`` first, which registers the id. A reset without
+    a seed takes the next episode seed of ``(config.seed, env_index)``, and every reset seeds the
+    action space as well.
 
     Args:
         config: gives ``env_id``, ``env_kwargs`` and ``seed``.
         env_index: the row this environment has in a vector.
-        record_episode_statistics: report ``info["episode"]`` at an episode's end, as gymnasium's wrapper does.
+        record_episode_statistics: report ``info["episode"]`` at an episode's end, as gymnasium's
+            wrapper does.
         render_mode: passed to the environment.
 
     Raises:
-        UserError: an unknown id (with the nearest), a missing extra (named), keyword arguments or a render mode that the
-            environment does not take.
+        UserError: an unknown id (with the nearest), a missing extra (named), keyword arguments or a
+            render mode that the environment does not take.
     """
     env = make_by_id(config.env_id, config.env_kwargs, render_mode=render_mode)
     return _finish(env, config.seed, env_index, record_episode_statistics)
@@ -59,17 +62,21 @@ def _finish(env: Any, seed: int, index: int, record_episode_statistics: bool) ->
     return SeededEpisodes(env, seed=seed, index=index)
 
 
-def _finish_callable(make: Callable[[], Any], seed: int, index: int, record_episode_statistics: bool) -> Environment:
+def _finish_callable(
+    make: Callable[[], Any], seed: int, index: int, record_episode_statistics: bool
+) -> Environment:
     return _finish(make(), seed, index, record_episode_statistics)
 
 
 def make_vector_env(
     config: TrainConfig, num_envs: int | None = None, *, record_episode_statistics: bool = True
 ) -> AnyVector:
-    """Build ``num_envs`` (``config.num_envs`` unless given) environments as a gymnasium vector, autoreset DISABLED.
+    """Build ``num_envs`` (``config.num_envs`` unless given) environments as a gymnasium vector,
+    autoreset DISABLED.
 
     Returns:
-        A ``SyncVectorEnv``, or an ``AsyncVectorEnv`` when ``config.env.vectorization`` is ``"async"``.
+        A ``SyncVectorEnv``, or an ``AsyncVectorEnv`` when ``config.env.vectorization`` is
+        ``"async"``.
 
     Raises:
         UserError: as :func:`make_env`, or a number below 1.
@@ -78,30 +85,35 @@ def make_vector_env(
     return _vectorize(make, config, num_envs)
 
 
-def _vectorize(make: Callable[[int], Environment], config: TrainConfig, num_envs: int | None) -> AnyVector:
+def _vectorize(
+    make: Callable[[int], Environment], config: TrainConfig, num_envs: int | None
+) -> AnyVector:
     count = config.num_envs if num_envs is None else num_envs
     if count < 1:
         raise UserError(f"num_envs must be at least 1, got {count}.")
     makers = [functools.partial(make, index) for index in range(count)]
     if config.env.vectorization == "sync":
         return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
-    # copy=False: the batched environment copies what it keeps.
     makers_in_workers = [functools.partial(in_worker, maker) for maker in makers]
-    return AsyncVectorEnv(makers_in_workers, autoreset_mode=AutoresetMode.DISABLED)
+    return AsyncVectorEnv(
+        makers_in_workers, autoreset_mode=AutoresetMode.DISABLED, context=start_method()
+    )
 
 
 def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> AnyVector:
     """Return a gymnasium vector environment for anything a user may pass as an environment.
 
     Args:
-        env: ``None`` or an id (built from ``config``), a callable that builds one environment, an environment (one row),
-            or a gymnasium vector environment (as many rows as it has).
+        env: ``None`` or an id (built from ``config``), a callable that builds one environment, an
+            environment (one row), or a gymnasium vector environment (as many rows as it has).
         config: gives number, seed and vectorisation where ``env`` leaves them open.
-        num_envs: how many rows to build; for an instance or a vector environment, how many it must have.
+        num_envs: how many rows to build; for an instance or a vector environment, how many it must
+            have.
 
     Raises:
-        UserError: an object that is none of these, another number of rows than ``num_envs``, or a vector environment that
-            resets rows on its own in a way that would put ghost steps into the data.
+        UserError: an object that is none of these, another number of rows than ``num_envs``, or a
+            vector environment that resets rows on its own in a way that would put ghost steps into
+            the data.
     """
     if env is None or isinstance(env, str):
         make = functools.partial(_make_quiet, env or config.env_id, config)
@@ -117,12 +129,15 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
     if callable(env):
         return _vectorize(functools.partial(_call, env, config), config, num_envs)
     raise UserError(
-        f"{env!r} is not an environment; allowed: a gymnasium id, a callable, an environment, a vector environment."
+        f"{env!r} is not an environment; allowed: a gymnasium id, a callable, an environment, a "
+        "vector environment."
     )
 
 
 def _make_quiet(env_id: str, config: TrainConfig, index: int) -> Environment:
-    return _finish(make_by_id(env_id, config.env_kwargs), config.seed, index, record_episode_statistics=False)
+    return _finish(
+        make_by_id(env_id, config.env_kwargs), config.seed, index, record_episode_statistics=False
+    )
 
 
 def _call(make: Callable[[], Any], config: TrainConfig, index: int) -> Environment:
@@ -159,21 +174,25 @@ def make_batched_env(
         UserError: as :func:`make_env`, :func:`as_vector` and :class:`VectorEnv`.
     """
     vector = as_vector(env, config, num_envs=num_envs)
+    if normalizer is None:
+        normalizer = make_normalizer(config, vector, gamma=gamma)
     try:
         return VectorEnv(
             vector,
             seed=config.seed if seed is None else seed,
             name=_name(env, config),
             squash_actions=squash_actions,
-            normalizer=normalizer or make_normalizer(config, vector, gamma=gamma),
+            normalizer=normalizer,
         )
     except UserError:
         vector.close()
         raise
 
 
-def make_normalizer(config: TrainConfig, vector: AnyVector, *, gamma: float) -> Normalizer | None:
-    """Build what ``config.env`` asks for, for ``vector``'s observations and rows; ``None`` when it asks for nothing."""
+def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normalizer | None:
+    """Build what ``config.env`` asks for, for ``vector``'s observations and rows; ``None`` when it
+    asks for nothing.
+    """
     settings = config.env
     if not (settings.normalize_observation or settings.normalize_reward):
         return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 
-from rl_training.envs.factory import make_env
+from rl_training.envs.factory import make_env, make_normalizer
+from rl_training.envs.normalize import Normalizer
 from rl_training.envs.video import VideoRecorder, VideoRequest
 from rl_training.errors import UserError
 
@@ -69,3 +70,16 @@ def _drawn(make: Callable[[], Any], render_mode: str | None) -> Callable[[], Any
         return made
 
     return checked
+
+
+def normalizer_for(config: TrainConfig, observation_space: Any, *, gamma: float) -> Normalizer:
+    """Return the normaliser that ``config`` asks for, as `make_batched_env` would build it, without an environment."""
+    rows = _Rows(observation_space, config.num_envs)
+    return make_normalizer(config, rows, gamma=gamma) or Normalizer()
+
+
+class _Rows(NamedTuple):
+    """What a normaliser is made for."""
+
+    single_observation_space: Any
+    num_envs: int

@@ -12,26 +12,34 @@ from rl_training.errors import UserError, nearest
 _EXTRA_OF_PACKAGE = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 
-def make_by_id(env_id: str, env_kwargs: dict[str, Any], *, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """Build the environment registered as ``env_id``; ``"my_package:MyEnv-v0"`` imports ``my_package`` first.
+def make_by_id(
+    env_id: str, env_kwargs: dict[str, Any], *, render_mode: str | None = None
+) -> gymnasium.Env[Any, Any]:
+    """Build the environment registered as ``env_id``; ``"my_package:MyEnv-v0"`` imports
+    ``my_package`` first.
 
     Raises:
-        UserError: an unknown id (with the nearest), a missing extra or module (named), unknown keyword arguments, or a
-            render mode that the environment does not offer.
+        UserError: an unknown id (with the nearest), a missing extra or module (named), unknown
+            keyword arguments, or a render mode that the environment does not offer.
     """
     spec = _spec(env_id)
     kwargs = dict(env_kwargs) if render_mode is None else {**env_kwargs, "render_mode": render_mode}
     try:
-        # The checker judges environments of others and costs time at every step; shapes are checked where they are used.
+        # The checker judges environments of others and costs time at every step; shapes are checked
+        # where they are used.
         env = gymnasium.make(spec, disable_env_checker=True, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"{env_id} needs a package that is missing: {_remedy(spec, error)}") from error
+        raise UserError(
+            f"{env_id} needs a package that is missing: {_remedy(spec, error)}"
+        ) from error
     except gymnasium.error.Error as error:
         raise UserError(f"{env_id} cannot be made: {_one_line(error)}") from error
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
-        raise UserError(f"{env_id} does not take one of the env_kwargs {sorted(kwargs)}: {_one_line(error)}") from error
+        raise UserError(
+            f"{env_id} does not take one of the env_kwargs {sorted(kwargs)}: {_one_line(error)}"
+        ) from error
     _require_render_mode(env, env_id, render_mode)
     return env
 
@@ -53,17 +61,22 @@ def _import_module(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # Only the module that was named: what it fails to import itself is not this message's business.
+        # Only the module that was named: what it fails to import itself is not this message's
+        # business.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise UserError(f"environment {env_id!r}: there is no module {error.name!r} to import.") from error
+        raise UserError(
+            f"environment {env_id!r}: there is no module {error.name!r} to import."
+        ) from error
 
 
 def _import_atari(env_id: str) -> None:
     try:
         gymnasium.register_envs(importlib.import_module("ale_py"))
     except ModuleNotFoundError as error:
-        raise UserError(f'{env_id} needs a package that is missing: pip install "rl_training[atari]".') from error
+        raise UserError(
+            f'{env_id} needs a package that is missing: pip install "rl_training[atari]".'
+        ) from error
 
 
 def _remedy(spec: Any, error: Exception) -> str:
@@ -73,11 +86,15 @@ def _remedy(spec: Any, error: Exception) -> str:
     return _one_line(error)
 
 
-def _require_render_mode(env: gymnasium.Env[Any, Any], env_id: str, render_mode: str | None) -> None:
+def _require_render_mode(
+    env: gymnasium.Env[Any, Any], env_id: str, render_mode: str | None
+) -> None:
     offered = env.metadata.get("render_modes", [])
     if render_mode is not None and render_mode not in offered:
         env.close()
-        raise UserError(f"{env_id} cannot render {render_mode!r}; it offers: {', '.join(offered) or 'nothing'}.")
+        raise UserError(
+            f"{env_id} cannot render {render_mode!r}; it offers: {', '.join(offered) or 'nothing'}."
+        )
 
 
 def _one_line(error: Exception) -> str:

@@ -1,4 +1,6 @@
-"""Exact resume without simulator state: the actions of every running episode are logged, and replayed from its seed."""
+"""Exact resume without simulator state: the actions of every running episode are logged, and
+replayed from its seed.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ class ResumeError(UserError):
 class ActionLog:
     """The environment-ready actions of every running episode.
 
-    One array per vector step, shared by the rows, with the step at which each row's episode began: logging costs one list
-    append per vector step. Steps that precede every running episode are dropped now and then. An episode without end
-    keeps all of its actions, which is what replaying it takes.
+    One array per vector step, shared by the rows, with the step at which each row's episode began:
+    logging costs one list append per vector step. Steps that precede every running episode are
+    dropped now and then. An episode without end keeps all of its actions, which is what replaying
+    it takes.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -62,14 +65,18 @@ class ActionLog:
         return np.stack([actions[row] for actions in steps]) if steps else np.empty(0)
 
     def restore(self, episodes: Sequence[Array], empty: Array) -> None:
-        """Take over what :meth:`episodes` returned; ``empty`` ``[N, *act]`` fills the steps before a row's episode."""
+        """Take over what :meth:`episodes` returned; ``empty`` ``[N, *act]`` fills the steps before
+        a row's episode.
+        """
         length = max(len(episode) for episode in episodes)
         self._starts = [length - len(episode) for episode in episodes]
         self._steps[:] = aligned_actions(episodes, empty)
 
 
 def aligned_actions(episodes: Sequence[Array], filler: Array) -> list[Array]:
-    """Return batches ``[N, *act]`` in which every row's episode ends with the last one; ``filler`` comes before it."""
+    """Return batches ``[N, *act]`` in which every row's episode ends with the last one; ``filler``
+    comes before it.
+    """
     length = max(len(episode) for episode in episodes)
     batches = [filler.copy() for _ in range(length)]
     for row, episode in enumerate(episodes):
@@ -92,9 +99,9 @@ class Replayed(NamedTuple):
 def replay(rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: Array) -> Replayed:
     """Bring every row to the end of its recorded actions, all arriving at the same vector step.
 
-    Rows are stepped together because a vector environment knows no other way. A row whose episode is shorter waits: it takes
-    the valid action in ``filler`` ``[N, *act]``, is reset if that ends an episode, and is reset with its seed when its turn
-    comes.
+    Rows are stepped together because a vector environment knows no other way. A row whose episode
+    is shorter waits: it takes the valid action in ``filler`` ``[N, *act]``, is reset if that ends
+    an episode, and is reset with its seed when its turn comes.
 
     Args:
         rows: the sub-environments; whatever they were doing is abandoned.
@@ -139,6 +146,8 @@ def require_equal(recorded: Replayed, replayed: Replayed, name: str) -> None:
         )
         if not same:
             raise ResumeError(
-                f"{name}: environment {row} does not reproduce its running episode from its seed and actions, so the run "
-                "cannot resume exactly; resume with `--resume approximate` to go on with fresh episodes."
+                f"{name}: environment {row} does not reproduce its running episode from its seed "
+                "and actions, so the run "
+                "cannot resume exactly; resume with `--resume approximate` to go on with fresh "
+                "episodes."
             )

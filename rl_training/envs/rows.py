@@ -1,4 +1,6 @@
-"""The sub-environments of a gymnasium vector environment, stepped and reset row by row: raw NumPy in, raw NumPy out."""
+"""The sub-environments of a gymnasium vector environment, stepped and reset row by row: raw NumPy
+in, raw NumPy out.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Rows(Protocol):
         """Step every row with the environment-ready ``actions`` ``[N, *act]``."""
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
-        """Start episodes in ``rows``, leaving the others alone, and return their observations ``[len(rows), *obs]``."""
+        """Start episodes in ``rows``, leaving the others alone, and return their observations
+        ``[len(rows), *obs]``.
+        """
 
 
 def make_rows(vector: Any) -> Rows:
@@ -51,7 +55,9 @@ def make_rows(vector: Any) -> Rows:
 
 
 class LoopedRows:
-    """Rows of a ``SyncVectorEnv``, in a plain loop over its environments: cheaper than its own ``step``."""
+    """Rows of a ``SyncVectorEnv``, in a plain loop over its environments: cheaper than its own
+    ``step``.
+    """
 
     def __init__(self, vector: SyncVectorEnv) -> None:
         """Keep the environments' bound methods."""
@@ -102,7 +108,8 @@ class LoopedRows:
         stacked = np.array(observations, self._dtype)
         if stacked.shape[1:] != self._shape[1:]:
             raise ValueError(
-                f"an environment returned an observation of shape {stacked.shape[1:]}, its space says {self._shape[1:]}."
+                f"an environment returned an observation of shape {stacked.shape[1:]}, its space "
+                f"says {self._shape[1:]}."
             )
         return stacked
 
@@ -136,7 +143,8 @@ class BatchedRows:
         by_row: list[int | None] = [None] * self.num_envs
         for row, seed in zip(rows, seeds, strict=True):
             by_row[row] = seed
-        # Every row: no mask, so that a vector environment which insists on one full reset first gets it.
+        # Every row: no mask, so that a vector environment which insists on one full reset first
+        # gets it.
         options = None if mask.all() else {"reset_mask": mask}
         try:
             observation, _ = self._vector.reset(seed=by_row, options=options)
@@ -145,6 +153,7 @@ class BatchedRows:
         return np.array(observation, self._dtype)[list(rows)]
 
     def _failed_row(self) -> int | None:
-        # AsyncVectorEnv forgets the pipe of a worker that failed, and says no more about which one it was.
+        # AsyncVectorEnv forgets the pipe of a worker that failed, and says no more about which one
+        # it was.
         pipes = getattr(self._vector, "parent_pipes", [])
         return next((row for row, pipe in enumerate(pipes) if pipe is None), None)

@@ -1,4 +1,6 @@
-"""One seed per episode of every sub-environment, and the wrapper that applies it to the action space too."""
+"""One seed per episode of every sub-environment, and the wrapper that applies it to the action
+space too.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,19 @@ import numpy as np
 def episode_seed(seed: int, environment: int, episode: int) -> int:
     """Return the 31-bit seed of one episode, from ``SeedSequence((seed, environment, episode))``.
 
-    Unlike ``seed + environment``, no two runs with neighbouring seeds share a stream. 31 bits because some environments
-    take a signed 32-bit seed.
+    Unlike ``seed + environment``, no two runs with neighbouring seeds share a stream. 31 bits
+    because some environments take a signed 32-bit seed.
     """
-    return int(np.random.SeedSequence((seed, environment, episode)).generate_state(1)[0]) & 0x7FFFFFFF
+    return (
+        int(np.random.SeedSequence((seed, environment, episode)).generate_state(1)[0]) & 0x7FFFFFFF
+    )
 
 
 class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Seeds the action space together with the environment at every seeded reset.
 
-    A reset without a seed takes the environment's next episode seed, so a factory's environment is reproducible alone.
+    A reset without a seed takes the environment's next episode seed, so a factory's environment is
+    reproducible alone.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, seed: int, index: int) -> None:
@@ -30,7 +35,9 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         # The wrapped method itself: a step costs no extra call.
         self.step = env.step  # type: ignore[method-assign]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start an episode with ``seed``, or with this environment's next episode seed."""
         if seed is None:
             seed = episode_seed(self._seed, self._index, self._episode)

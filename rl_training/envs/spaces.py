@@ -1,4 +1,6 @@
-"""Observation and action spaces: what is supported, as JSON, as TorchRL specs, and actions on their way to the environment."""
+"""Observation and action spaces: what is supported, as JSON, as TorchRL specs, and actions on their
+way to the environment.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def require_supported(observation_space: Any, action_space: Any, name: str) -> N
         UserError: names the environment ``name``, the space and what is supported.
     """
     if not isinstance(observation_space, spaces.Box):
-        raise UserError(f"{name}: observation space {observation_space} is not supported; supported: Box.")
+        raise UserError(
+            f"{name}: observation space {observation_space} is not supported; supported: Box."
+        )
     if observation_space.dtype.kind not in "fiu":
         raise UserError(
             f"{name}: a Box of {observation_space.dtype} observations is not supported; "
@@ -35,7 +39,9 @@ def require_supported(observation_space: Any, action_space: Any, name: str) -> N
                 "supported: Discrete, Box with a floating-point dtype."
             )
     elif not isinstance(action_space, spaces.Discrete):
-        raise UserError(f"{name}: action space {action_space} is not supported; supported: Discrete, Box.")
+        raise UserError(
+            f"{name}: action space {action_space} is not supported; supported: Discrete, Box."
+        )
 
 
 def space_to_dict(space: Any) -> dict[str, Any]:
@@ -88,8 +94,8 @@ def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -
 def observation_dtype(space: spaces.Box, *, normalized: bool = False) -> np.dtype[Any]:
     """Return the dtype of observations in the batch.
 
-    Integers keep the environment's dtype (uint8 stays uint8). Every floating-point dtype becomes float32, float64 included,
-    and so does whatever is normalised.
+    Integers keep the environment's dtype (uint8 stays uint8). Every floating-point dtype becomes
+    float32, float64 included, and so does whatever is normalised.
     """
     if normalized or space.dtype.kind == "f":
         return np.dtype(np.float32)
@@ -105,26 +111,32 @@ def observation_spec(space: spaces.Box, num_envs: int, *, normalized: bool = Fal
     return Unbounded(shape=(num_envs, *space.shape), dtype=dtype, device="cpu")
 
 
-def action_spec(space: spaces.Box | spaces.Discrete, num_envs: int, *, squash: bool = False) -> TensorSpec:
-    """Return the TorchRL spec of the actions a policy gives: int64 ``[num_envs]`` or float32 ``[num_envs, *space.shape]``.
+def action_spec(
+    space: spaces.Box | spaces.Discrete, num_envs: int, *, squash: bool = False
+) -> TensorSpec:
+    """Return the TorchRL spec of the actions a policy gives: int64 ``[num_envs]`` or float32
+    ``[num_envs, *space.shape]``.
 
-    Discrete actions count from 0 whatever the space's start is. Box actions are unbounded where they are squashed or the
-    space has an infinite bound.
+    Discrete actions count from 0 whatever the space's start is. Box actions are unbounded where
+    they are squashed or the space has an infinite bound.
     """
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), shape=(num_envs,), dtype=torch.int64, device="cpu")
     shape = (num_envs, *space.shape)
     if squash or not space.is_bounded("both"):
         return Unbounded(shape=shape, dtype=torch.float32, device="cpu")
-    low, high = (torch.from_numpy(np.float32(bound)).expand(shape) for bound in (space.low, space.high))
+    low, high = (
+        torch.from_numpy(np.float32(bound)).expand(shape) for bound in (space.low, space.high)
+    )
     return Bounded(low, high, shape=shape, dtype=torch.float32, device="cpu")
 
 
 class ActionMap:
     """Turns a policy's actions into the environment's.
 
-    Discrete actions get the space's ``start`` added. Box actions are clipped to the bounds, or, when ``squash`` is set, taken
-    through tanh and scaled onto them: the policy then samples the unbounded argument of the tanh.
+    Discrete actions get the space's ``start`` added. Box actions are clipped to the bounds, or,
+    when ``squash`` is set, taken through tanh and scaled onto them: the policy then samples the
+    unbounded argument of the tanh.
     """
 
     def __init__(self, space: spaces.Box | spaces.Discrete, *, squash: bool = False) -> None:
@@ -158,7 +170,9 @@ class ActionMap:
             ValueError: the actions have another shape than ``[N, *act]``.
         """
         if action.shape[1:] != self.space.shape:
-            raise ValueError(f"actions of shape {action.shape} do not fit [N, *{self.space.shape}].")
+            raise ValueError(
+                f"actions of shape {action.shape} do not fit [N, *{self.space.shape}]."
+            )
         return self._convert(action)
 
     def _shift(self, action: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Steps and resets of :class:`Episodes` as tensors: the values of the batch, ready for TensorDicts."""
+"""Steps and resets of :class:`Episodes` as tensors: the values of the batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ Array = NDArray[Any]
 Source = dict[str, Any]
 DONE_KEYS = ("done", "terminated", "truncated")
 ROOT_KEYS = ("observation", "is_init", *DONE_KEYS)
-NEXT_KEYS = frozenset(("observation", "reward", *DONE_KEYS, "episode_return", "episode_length", "is_init"))
+NEXT_KEYS = frozenset(
+    ("observation", "reward", *DONE_KEYS, "episode_return", "episode_length", "is_init")
+)
 
 
 class TensorSteps:
     """Builds the root and ``next`` values of each vector step.
 
-    Every tensor is fresh at every step, except the constant False ones of the root, which are shared by all steps. Where no
-    episode ended, the root's observation is the very tensor of ``next``: consumers copy before they write.
+    Every tensor is fresh at every step, except the constant False ones of the root, which are
+    shared by all steps. Where no episode ended, the root's observation is the very tensor of
+    ``next``: consumers copy before they write.
     """
 
     def __init__(self, episodes: Episodes, dtype: np.dtype[Any]) -> None:
@@ -38,15 +41,20 @@ class TensorSteps:
         self._flags_shape = (3, *self._shape)
         self._floats_shape = (2, *self._shape)
 
-    def step_and_renew(self, action: Tensor, carried: TensorDictBase | None) -> tuple[Source, Source]:
-        """Step every row, begin new episodes where one ended, and return the values of ``next`` and of the new root."""
+    def step_and_renew(
+        self, action: Tensor, carried: TensorDictBase | None
+    ) -> tuple[Source, Source]:
+        """Step every row, begin new episodes where one ended, and return the values of ``next`` and
+        of the new root.
+        """
         self.require_running()
         episodes = self.episodes
         transition = episodes.step(action.numpy())
         ended = transition.ended
         raw = transition.step.observation
         renewed = episodes.renew(ended) if ended else raw
-        # Once per vector step, on what the policy acts on next; the terminal observation is seen with the same statistics.
+        # Once per vector step, on what the policy acts on next; the terminal observation is seen
+        # with the same statistics.
         if episodes.normalizer is not None:
             episodes.normalizer.update_observation(renewed)
         values = self._next(transition, raw)
@@ -92,7 +100,9 @@ class TensorSteps:
         return self.root
 
     def adopt(self, saved: Source, *, approximate: bool) -> None:
-        """Make ``saved`` the root again, or with ``approximate`` the root of the fresh episodes, its carried keys zeroed."""
+        """Make ``saved`` the root again, or with ``approximate`` the root of the fresh episodes,
+        its carried keys zeroed.
+        """
         carried = {key: value for key, value in saved.items() if key not in ROOT_KEYS}
         if approximate:
             root = self._begin(self.episodes.observation, list(range(self.episodes.num_envs)))
@@ -108,15 +118,26 @@ class TensorSteps:
             raise RuntimeError(f"{self.episodes.name}: environments {rows} need a reset() first.")
 
     def _root(self, observation: Tensor, is_init: Tensor) -> Source:
-        return {"observation": observation, "is_init": is_init, **dict.fromkeys(DONE_KEYS, self._false)}
+        return {
+            "observation": observation,
+            "is_init": is_init,
+            **dict.fromkeys(DONE_KEYS, self._false),
+        }
 
     def _next(self, transition: Transition, raw: Array) -> Source:
         step = transition.step
         terminated, truncated = step.terminated, step.truncated
-        done = [a or b for a, b in zip(terminated, truncated, strict=True)] if transition.ended else terminated
-        # One block and one from_numpy per dtype: each call costs as much as the arithmetic of a small environment.
+        done = (
+            [a or b for a, b in zip(terminated, truncated, strict=True)]
+            if transition.ended
+            else terminated
+        )
+        # One block and one from_numpy per dtype: each call costs as much as the arithmetic of a
+        # small environment.
         flags = np.array((terminated, truncated, done), np.bool_).reshape(self._flags_shape)
-        floats = np.array((transition.reward, transition.returns), np.float32).reshape(self._floats_shape)
+        floats = np.array((transition.reward, transition.returns), np.float32).reshape(
+            self._floats_shape
+        )
         terminated_tensor, truncated_tensor, done_tensor = torch.from_numpy(flags).unbind(0)
         reward, episode_return = torch.from_numpy(floats).unbind(0)
         return {
@@ -137,7 +158,9 @@ class TensorSteps:
 
 
 def _carry(carried: TensorDictBase, values: Source, root: Source, ended: list[int]) -> None:
-    """Put what a policy wrote into ``next`` (its recurrent state) into ``values`` and ``root``, zeroed where ``ended``."""
+    """Put what a policy wrote into ``next`` (its recurrent state) into ``values`` and ``root``,
+    zeroed where ``ended``.
+    """
     for key, value in carried.items():
         if key in NEXT_KEYS:
             continue

@@ -1,7 +1,10 @@
-"""One batched TorchRL environment over a gymnasium vector environment, with a fast path of its own for collection."""
+"""One batched TorchRL environment over a gymnasium vector environment, with a fast path of its own
+for collection.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +15,13 @@ from torchrl.envs import EnvBase
 from rl_training.envs.episodes import Episodes
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.rows import make_rows
-from rl_training.envs.spaces import ActionMap, action_spec, observation_dtype, observation_spec, require_supported
+from rl_training.envs.spaces import (
+    ActionMap,
+    action_spec,
+    observation_dtype,
+    observation_spec,
+    require_supported,
+)
 from rl_training.envs.tensors import DONE_KEYS, TensorSteps
 
 _CPU = torch.device("cpu")
@@ -21,15 +30,18 @@ _CPU = torch.device("cpu")
 class VectorEnv(EnvBase):
     """N environments as one, batch size ``[N]`` on the CPU, that never show a ghost step.
 
-    A step writes into ``next``: ``observation`` (the true successor, terminal at an episode's end), ``reward``, ``done``,
-    ``terminated``, ``truncated``, ``episode_return`` (raw rewards, float32) and ``episode_length`` (int64), each ``[N, 1]``
-    but the observation ``[N, *obs]``. The root has ``observation``, ``is_init`` and the three flags, all False.
+    A step writes into ``next``: ``observation`` (the true successor, terminal at an episode's end),
+    ``reward``, ``done``, ``terminated``, ``truncated``, ``episode_return`` (raw rewards, float32)
+    and ``episode_length`` (int64), each ``[N, 1]`` but the observation ``[N, *obs]``. The root has
+    ``observation``, ``is_init`` and the three flags, all False.
 
-    Observations keep the environment's dtype, except that every floating-point one becomes float32; see
-    :func:`~rl_training.envs.spaces.observation_dtype`. Keys that a policy writes into ``next`` (recurrent state) travel to
-    the root, zeroed where an episode ended. Every episode has its own seed, a function of seed, row and episode number.
+    Observations keep the environment's dtype, except that every floating-point one becomes float32;
+    see :func:`~rl_training.envs.spaces.observation_dtype`. Keys that a policy writes into ``next``
+    (recurrent state) travel to the root, zeroed where an episode ended. Every episode has its own
+    seed, a function of seed, row and episode number.
 
-    Tensors are fresh at every step; root and ``next`` may share one, so copy before writing into them.
+    Tensors are fresh at every step; root and ``next`` may share one, so copy before writing into
+    them.
     """
 
     def __init__(
@@ -41,7 +53,8 @@ class VectorEnv(EnvBase):
         squash_actions: bool = False,
         normalizer: Normalizer | None = None,
     ) -> None:
-        """Wrap ``vector``, a gymnasium vector environment that :func:`~rl_training.envs.factory.as_vector` accepted.
+        """Wrap ``vector``, a gymnasium vector environment that
+        :func:`~rl_training.envs.factory.as_vector` accepted.
 
         Args:
             vector: the vector environment; it is closed with this one.
@@ -91,36 +104,63 @@ class VectorEnv(EnvBase):
         observation = observation_spec(self.single_observation_space, count, normalized=normalized)
         self.observation_spec = composite(observation=observation)
         # A state, not an observation: it stands in the root alone.
-        self.state_spec = composite(is_init=Categorical(2, shape=shape, dtype=torch.bool, device="cpu"))
-        self.action_spec = composite(action=action_spec(self.single_action_space, count, squash=squash))
+        self.state_spec = composite(
+            is_init=Categorical(2, shape=shape, dtype=torch.bool, device="cpu")
+        )
+        self.action_spec = composite(
+            action=action_spec(self.single_action_space, count, squash=squash)
+        )
         # TorchRL keeps reward keys, and no others, out of the root.
         self.reward_spec = composite(
             reward=unbounded(torch.float32),
             episode_return=unbounded(torch.float32),
             episode_length=unbounded(torch.int64),
         )
-        flags = {key: Categorical(2, shape=shape, dtype=torch.bool, device="cpu") for key in DONE_KEYS}
+        flags = {
+            key: Categorical(2, shape=shape, dtype=torch.bool, device="cpu") for key in DONE_KEYS
+        }
         self.done_spec = composite(**flags)
 
     @property
     def raw_observation(self) -> Any:
-        """The observations the environments gave last, before normalisation: NumPy ``[N, *obs]`` in their own dtype."""
+        """The observations the environments gave last, before normalisation: NumPy ``[N, *obs]`` in
+        their own dtype.
+        """
         return self._steps.episodes.observation
 
-    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """Step, reset the rows whose episode ended, and return the completed ``tensordict`` and the next root."""
+    def step_and_maybe_reset(
+        self, tensordict: TensorDictBase
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """Step, reset the rows whose episode ended, and return the completed ``tensordict`` and the
+        next root.
+        """
         # Private getters and constructors of TensorDict: the public ones cost more than a CartPole.
         values, root = self._steps.step_and_renew(
             tensordict._get_str("action", None), tensordict._get_str("next", None)
         )
         batch_size = self.batch_size
-        following = TensorDict._new_unsafe(source=values, batch_size=batch_size, device=_CPU, nested=False)
+        following = TensorDict._new_unsafe(
+            source=values, batch_size=batch_size, device=_CPU, nested=False
+        )
         tensordict._set_str("next", following, validated=True, inplace=False, non_blocking=False)
-        return tensordict, TensorDict._new_unsafe(source=root, batch_size=batch_size, device=_CPU, nested=False)
+        return tensordict, TensorDict._new_unsafe(
+            source=root, batch_size=batch_size, device=_CPU, nested=False
+        )
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        values = self._steps.step(tensordict.get("action"))
-        return self._tensordict({**values, "is_init": self._steps.root["is_init"]})
+        return self._tensordict(self._steps.step(tensordict.get("action")))
+
+    @property
+    def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
+        # TorchRL would keep the old root's is_init, because ``next`` has none.
+        generic = super()._step_mdp
+
+        def advance(tensordict: TensorDictBase) -> TensorDictBase:
+            return generic(tensordict).set(
+                "is_init", torch.zeros((self.num_envs, 1), dtype=torch.bool)
+            )
+
+        return advance
 
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
@@ -140,19 +180,22 @@ class VectorEnv(EnvBase):
             self._steps.episodes.reseed(seed)
 
     def continue_episodes(self) -> None:
-        """Make the next full ``reset()`` return the current root, recurrent state included, instead of resetting.
+        """Make the next full ``reset()`` return the current root, recurrent state included, instead
+        of resetting.
 
-        A Collector resets when it is built; call this before building another one in the middle of a run. Without effect
-        before the first reset.
+        A Collector resets when it is built; call this before building another one in the middle of
+        a run. Without effect before the first reset.
         """
         if self._steps.root:
             self._steps.require_running()
             self._flow["continue"] = True
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` needs to go on from here exactly: nested dicts and lists of arrays and numbers.
+        """Return what :meth:`load_state_dict` needs to go on from here exactly: nested dicts and
+        lists of arrays and numbers.
 
-        Holds the actions of every running episode, the root (observation, is_init, recurrent state) and the normaliser.
+        Holds the actions of every running episode, the root (observation, is_init, recurrent state)
+        and the normaliser.
         """
         if self._steps.root:
             self._steps.require_running()
@@ -162,8 +205,8 @@ class VectorEnv(EnvBase):
     def load_state_dict(self, state: dict[str, Any], approximate: bool = False, **_: Any) -> None:
         """Go on where :meth:`state_dict` was taken; the next ``reset()`` returns that root.
 
-        Every running episode is replayed from its seed and its actions, then observation and return are compared bit by
-        bit with the stored ones.
+        Every running episode is replayed from its seed and its actions, then observation and return
+        are compared bit by bit with the stored ones.
 
         Args:
             state: from an environment of the same kind and number.
@@ -193,7 +236,10 @@ class VectorEnv(EnvBase):
 
 
 def _to_nested(source: Any) -> dict[str, Any]:
-    return {key: _to_nested(value) if isinstance(value, TensorDictBase) else value for key, value in source.items()}
+    return {
+        key: _to_nested(value) if isinstance(value, TensorDictBase) else value
+        for key, value in source.items()
+    }
 
 
 def _from_nested(source: dict[str, Any], batch_size: torch.Size) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class FlatAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
     ) -> None:
-        self.learning_rate = torch.tensor(float(learning_rate))
+        self.learning_rate = torch.tensor(float(learning_rate), device=flat.device)
         super().__init__(list(parameters), {"lr": self.learning_rate})
         self.parameters = list(parameters)
         self.flat = flat
@@ -74,7 +74,7 @@ class FlatAdam(torch.optim.Optimizer):
         self.epsilon = epsilon
         self.first_moment = torch.zeros_like(flat)
         self.second_moment = torch.zeros_like(flat)
-        self.steps = torch.zeros(())
+        self.steps = torch.zeros((), device=flat.device)
 
     def apply(self, gradient: Tensor) -> None:
         """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""

@@ -6,7 +6,7 @@ python -m rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -146,12 +146,10 @@ class PPG(PPO):
 
     def describe(self) -> list[str]:
         """Return the size of the auxiliary phase's data."""
-        config = self.config.algorithm
-        samples = config.policy_iterations * self.frames_per_batch
-        space = self.observation_space
-        item = 4 if self.normalizer.observation is not None else min(space.dtype.itemsize, 4)
-        size = samples * (item * int(space.shape[0] if len(space.shape) == 1 else space.sample().size) + 4)
-        return [f"auxiliary phase: {samples:,} samples every {samples:,} steps, {size / 1e6:.2f} MB"]
+        samples = self.config.algorithm.policy_iterations * self.frames_per_batch
+        specs = self.environment.observation_spec["observation"]
+        per_sample = specs.dtype.itemsize * specs.shape[1:].numel() + torch.float32.itemsize
+        return [f"auxiliary phase: {samples:,} samples every {samples:,} steps, {samples * per_sample / 1e6:.2f} MB"]
 
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
         config = self.config.algorithm
@@ -188,26 +186,37 @@ class PPG(PPO):
         config = self.config.algorithm
         start = time.perf_counter()
         data = {key: torch.cat([part[key] for part in self._phase]) for key in self._phase[0]}
-        data = self._with_old_policy({key: value.to(self.device) for key, value in data.items()})
+        data = {key: value.to(self.device) for key, value in data.items()}
+        data["value_target"] = data["value_target"].squeeze(-1)
         count = data["value_target"].shape[0]
+        pieces = min(config.auxiliary_minibatches, count)
         taken: list[Tensor] = []
-        for _ in range(config.auxiliary_epochs):
+        for epoch in range(config.auxiliary_epochs):
             permutation = torch.randperm(count, generator=self.generators["minibatch"])
-            for indices in permutation.tensor_split(min(config.auxiliary_minibatches, count)):
-                taken.append(self._auxiliary_step(data, indices))
+            minibatches = permutation.to(self.device).tensor_split(pieces)
+            if epoch == 0:
+                data.update(self._old_policy(data["observation"], minibatches))
+            taken += [self._auxiliary_step(data, indices) for indices in minibatches]
         self._phase = []
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
 
     @torch.no_grad()
-    def _with_old_policy(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add the distribution of the policy as it now is, in minibatches as the phase itself will see them."""
-        old = self.model.distribution(data["observation"])
+    def _old_policy(
+        self, observation: Tensor, minibatches: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the distribution of the policy as it now is, ``[M, ...]`` per parameter.
+
+        In the very minibatches that the phase begins with: the same rows multiplied in another
+        batch may differ in the last bit, and the first divergence would not be exactly zero.
+        """
         names = self.auxiliary_loss.old_parameter_keys
-        return {
-            **data,
-            "value_target": data["value_target"].squeeze(-1),
-            **dict(zip(names, old, strict=True)),
-        }
+        parts = [self.model.distribution(observation[indices]) for indices in minibatches]
+        order = torch.cat(list(minibatches))
+        old = {}
+        for name, pieces in zip(names, zip(*parts, strict=True), strict=True):
+            joined = torch.cat(pieces)
+            old[name] = torch.empty_like(joined).index_copy_(0, order, joined)
+        return old
 
     def _auxiliary_metrics(self, taken: Tensor, seconds: float) -> dict[str, Tensor]:
         names = self._auxiliary_step.metric_names

@@ -121,7 +121,7 @@ class PPO(Algorithm):
     def make(self) -> None:
         """Build the model, the loss, the optimiser and the gradient step."""
         config = self.config.algorithm
-        self.model = self._build_model()
+        self.model = self._build_model().to(self.device)
         self.modules["model"] = self.model
         self.parameters = FlatParameters(self._parameter_groups())
         self.loss_module = LeanClipPPOLoss(

@@ -105,6 +105,9 @@ class JsonlLogger:
 
 
 def _finite(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        # numpy scalars and arrays, torch tensors
+        value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, list | tuple):

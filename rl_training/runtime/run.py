@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from rl_training.errors import UserError
@@ -196,7 +197,7 @@ class Run:
         numbers = {
             f"eval/{name}": float(value)
             for name, value in record.items()
-            if type(value) in (int, float)
+            if isinstance(value, int | float | np.number) and not isinstance(value, bool)
         }
         for name, each in self._loggers.items():
             if name != "metrics":

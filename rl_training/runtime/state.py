@@ -129,7 +129,7 @@ def _hash(value: Any, place: str, update: Callable[[bytes | memoryview], None]) 
         for index, item in enumerate(value):
             _hash(item, f"{place}/{index}", update)
     elif kind in ("tensor", "array", "scalar"):
-        tensor = _as_tensor(value, place).contiguous()
+        tensor = _as_tensor(value, place).clone(memory_format=torch.contiguous_format)
         _head(update, kind, tensor.dim())
         _text(update, DTYPES[tensor.dtype])
         update(struct.pack(f"<{tensor.dim()}q", *tensor.shape))

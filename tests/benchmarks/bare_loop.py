@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.bare_loop --threads 1 [--environments list]
 
-The floor that collection is compared with: what a careful engineer writes when nothing has to be general.
-Policy forward (64-64 tanh), sample, log-probability, environment step, and the rollout kept in preallocated
-tensors with the true next observation, reward and both ends; no value function, no TensorDict, no statistics.
-``vector`` steps gymnasium's SyncVectorEnv, ``list`` a plain Python list of the same environments.
+The floor that collection is compared with: what a careful engineer writes when nothing must be
+general. Policy forward (64-64 tanh), sample, log-probability, environment step, the rollout kept
+in preallocated tensors with the true next observation, reward and both ends; no value function, no
+TensorDict, no episode statistics. ``vector`` steps gymnasium's SyncVectorEnv, ``list`` a plain
+Python list of the same environments.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def collect(environments: Environments, policy: nn.Module, rollout: Rollout) -> 
 
 def run(arguments: argparse.Namespace) -> Result:
     """Warm up, then time the rollouts."""
-    kinds = {"vector": VectorEnvironments, "list": ListEnvironments}
-    environments = kinds[arguments.environments]()
+    in_list = arguments.environments == "list"
+    environments: Environments = ListEnvironments() if in_list else VectorEnvironments()
     policy, rollout = make_policy(), Rollout()
     for _ in range(WARM_UP_ROLLOUTS):
         collect(environments, policy, rollout)

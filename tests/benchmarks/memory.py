@@ -1,4 +1,4 @@
-"""Resident memory of this library over repeated runs and over many steps; flat is what it should be.
+"""Resident memory of this library over repeated runs and over many steps; it should be flat.
 
 python -m tests.benchmarks.memory --threads 1 [--learn-calls 10] [--steps 2000000]
 """
@@ -54,7 +54,8 @@ def over_learn_calls(calls: int, threads: int) -> list[float]:
 def over_steps(steps: int, threads: int) -> list[float]:
     """Return the resident size at ``SAMPLES`` equal distances along one training of ``steps``."""
     algorithm = make_algorithm(steps, threads)
-    distance, sizes = steps / SAMPLES, []
+    distance = steps / SAMPLES
+    sizes: list[float] = []
     for batch in algorithm.collector():
         algorithm.update(batch)
         if algorithm.global_step >= distance * (len(sizes) + 1):

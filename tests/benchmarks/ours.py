@@ -16,10 +16,18 @@ from tests.benchmarks.process import Result, run_child
 from tests.benchmarks.workloads import WORKLOADS, Workload
 
 WARM_UP_ITERATIONS = 2  # compilation happens in the first
+BATCH_KEYS = (
+    "observation",
+    "action",
+    "action_log_prob",
+    "is_init",
+    *(("next", key) for key in ("observation", "reward", "terminated", "truncated", "done")),
+    *(("next", key) for key in ("episode_return", "episode_length")),
+)
 
 
 def make_algorithm(workload: Workload, *, compiled: bool, threads: int) -> Any:
-    """Build this library's PPO with the workload's settings; its networks are 64-64 tanh by default."""
+    """Build this library's PPO with the workload's settings and its default 64-64 tanh networks."""
     from rl_training import PPO
 
     schedule = "linear" if workload.linear_schedules else "constant"
@@ -29,7 +37,7 @@ def make_algorithm(workload: Workload, *, compiled: bool, threads: int) -> Any:
         device="cpu",
         compile=compiled,
         torch_threads=threads,
-        total_timesteps=workload.steps + WARM_UP_ITERATIONS * workload.steps_per_iteration,
+        total_timesteps=workload.steps + (1 + WARM_UP_ITERATIONS) * workload.steps_per_iteration,
         num_envs=workload.num_envs,
         normalize_observation=workload.normalize,
         normalize_reward=workload.normalize,
@@ -72,6 +80,14 @@ class Stopwatch:
         return call
 
 
+def require_complete(batch: Any) -> None:
+    """Refuse to time a collection that leaves a key of the batch to a later stage."""
+    present = set(batch.keys(include_nested=True))
+    missing = [key for key in BATCH_KEYS if key not in present]
+    if missing:
+        raise RuntimeError(f"the collected batch lacks {missing}")
+
+
 def iterate(algorithm: Any, batches: Iterator[Any], iterations: int, *, learn: bool) -> int:
     """Run iterations and return how many environment steps they were."""
     steps = 0
@@ -89,6 +105,7 @@ def run(arguments: argparse.Namespace) -> Result:
     learn = not arguments.collect_only
     algorithm = make_algorithm(workload, compiled=arguments.compile, threads=arguments.threads)
     batches = iter(algorithm.collector())
+    require_complete(next(batches))
     iterate(algorithm, batches, WARM_UP_ITERATIONS, learn=learn)
 
     watch = Stopwatch()

@@ -20,7 +20,7 @@ def linear(initial: float) -> Callable[[float], float]:
 
 
 def make_model(workload: Workload) -> Any:
-    """Build the peer's model with the workload's settings; its networks are 64-64 tanh by default."""
+    """Build the peer's model with the workload's settings and its default 64-64 tanh networks."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize

@@ -1,4 +1,4 @@
-"""One measurement in one fresh process: what the parent sends, and the JSON line that comes back."""
+"""One measurement in one fresh process: the command sent, and the JSON line that comes back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,19 +29,22 @@ def measure(module: str, *arguments: str, threads: int) -> Result:
     """
     # Threads that wait by spinning would take the core from whatever shares the machine.
     settings = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    search_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", f"tests.benchmarks.{module}", "--threads", str(threads)]
-    try:
-        finished = subprocess.run(
-            [*command, *arguments],
-            cwd=ROOT,
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MeasurementError(f"took longer than {TIMEOUT_SECONDS:.0f} s") from error
+    # MuJoCo leaves a log in the working directory.
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            finished = subprocess.run(
+                [*command, *arguments],
+                cwd=directory,
+                env={**os.environ, **settings, "PYTHONPATH": search_path},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MeasurementError(f"took longer than {TIMEOUT_SECONDS:.0f} s") from error
     if finished.returncode != 0:
         raise MeasurementError((finished.stderr.strip().splitlines() or ["no output"])[-1])
     result: Result = json.loads(finished.stdout.strip().splitlines()[-1])

@@ -5,9 +5,10 @@
     python -m tests.benchmarks.speed --workloads ppo_cartpole --only peer compiled --repeats 5
     python -m tests.benchmarks.speed --only memory
 
-Each measurement is a fresh process, and the sides take turns, so that what else the machine does falls on all
-of them alike. Compilation and other first-time costs lie before the timed part. Needs the extras ``peers`` and
-``mujoco``. ``--steps`` shortens every measurement: to see that things run, not to compare.
+Each measurement is a fresh process, and the sides take turns, so that what else the machine does
+falls on all of them alike. Compilation and other first-time costs lie before the timed part. Needs
+the extras ``peers`` and ``mujoco``. ``--steps`` shortens every measurement: to see that things run,
+not to compare.
 """
 
 from __future__ import annotations

@@ -1,0 +1,288 @@
+"""What an algorithm is to the training loop: construction, environments, the hooks of an iteration, exact state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+
+from rl_training import loop
+from rl_training.arguments import resolve_config
+from rl_training.config import TrainConfig
+from rl_training.envs import ActionMap, Normalizer, VectorEnv, make_batched_env, space_to_dict
+from rl_training.envs.fresh import fresh_source
+from rl_training.envs.video import VideoRequest
+from rl_training.errors import UserError
+from rl_training.runtime.devices import resolve_device, set_torch_threads
+from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
+
+if TYPE_CHECKING:
+    from torchrl.collectors import Collector
+
+    from rl_training.optim import FlatAdam
+
+
+class AlgorithmCore(ABC):
+    """One algorithm on one environment: train it, use it, save it, resume it.
+
+    A subclass gives ``name``, ``Config``, ``make`` and ``_update``; it registers what it owns in
+    ``modules``, ``optimizers`` and ``generators``, which makes it part of checkpoints and digests.
+
+    Args:
+        env: a gymnasium id; or a callable that makes an environment, an environment (one row) or a
+            vector environment without autoreset.
+        config: a complete configuration instead of ``changes`` on the defaults.
+        **changes: any field of `TrainConfig`, or of its groups by its bare name
+            (``num_envs=8, learning_rate=3e-4``).
+
+    Raises:
+        UserError: an unknown field or environment, an impossible value, a space it cannot take.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[Any]]
+
+    modules: dict[str, nn.Module]
+    optimizers: dict[str, FlatAdam]
+    rollout_policy: TensorDictModuleBase
+
+    def __init__(self, env: Any = None, *, config: TrainConfig | None = None, **changes: Any) -> None:
+        self._setup(resolve_config(self.name, env, config, changes), env)
+        self._write_runs = "output_dir" in changes
+        self._environment = self._make_environment(None)
+        self.normalizer = self._environment.normalizer or self.normalizer
+        self._make(self._environment.single_observation_space, self._environment.single_action_space)
+
+    def _setup(self, config: TrainConfig, env: Any) -> None:
+        self.config = config
+        self.device = resolve_device(config.device)
+        self.global_step = 0
+        self.updates = 0
+        self.schedule_horizon: int | None = None
+        self.modules, self.optimizers = {}, {}
+        self.generators = {name: generator(config.seed, name) for name in ("rollout", "minibatch")}
+        self._prediction_generator = generator(config.seed, "prediction")
+        self._source = None if isinstance(env, str) else env
+        self._environment: VectorEnv | None = None
+        self.normalizer = Normalizer()
+        """Observation and reward statistics; those of the training environments."""
+        self._pending_environment: tuple[Mapping[str, Any], bool] | None = None
+        self._collector: Collector | None = None
+        self._write_runs = False
+
+    def _make(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self._action_map = ActionMap(action_space, squash=self.squash_actions)
+        # Parameters depend on the run's seed alone, and drawing them moves nobody else's generator.
+        with preserve_global_rng():
+            torch.manual_seed(derive_seed(self.config.seed, "parameters"))
+            self.make()
+
+    # ---- what a subclass gives
+
+    @abstractmethod
+    def make(self) -> None:
+        """Build models, losses and optimisers for ``observation_space`` and ``action_space``."""
+
+    @abstractmethod
+    def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Learn from a batch ``[N, T]``; ``global_step`` still counts the steps before it."""
+
+    @abstractmethod
+    def action(
+        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return the policy's actions ``[N, *action]`` for normalised observations ``[N, *shape]``."""
+
+    @property
+    @abstractmethod
+    def frames_per_batch(self) -> int:
+        """Environment steps between two updates, over all environments together."""
+
+    @property
+    @abstractmethod
+    def policy(self) -> TensorDictModuleBase:
+        """The policy as a TorchRL module on TensorDict keys."""
+
+    @property
+    def squash_actions(self) -> bool:
+        """Whether actions pass through tanh and are scaled to the bounds on their way out."""
+        return False
+
+    @property
+    def discount(self) -> float:
+        """Gamma, which the reward normaliser needs too."""
+        return float(self.config.algorithm.discount)
+
+    def before_collection(self) -> None:
+        """Prepare a rollout: called by the Collector before its first step."""
+
+    def after_collection(self, batch: TensorDictBase) -> None:
+        """Complete a rollout's batch with what the rollout policy left out."""
+
+    def describe(self) -> list[str]:
+        """Return lines worth printing when training starts (sizes of buffers)."""
+        return []
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return training state beyond modules, optimisers, generators, counters and environment."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Restore ``extra_state()``."""
+
+    # ---- the low-level interface
+
+    @property
+    def environment(self) -> VectorEnv:
+        """The training environments, built (and after a load: restored) at first use."""
+        if self._environment is None:
+            active = self.normalizer.observation is not None or self.normalizer.reward is not None
+            self._environment = self._make_environment(self.normalizer if active else None)
+            if self._pending_environment is not None:
+                state, approximate = self._pending_environment
+                self._environment.load_state_dict(dict(state), approximate=approximate)
+                self._pending_environment = None
+        return self._environment
+
+    def _make_environment(self, normalizer: Normalizer | None) -> VectorEnv:
+        return make_batched_env(
+            self.config,
+            self._source,
+            squash_actions=self.squash_actions,
+            normalizer=normalizer,
+            gamma=self.discount,
+        )
+
+    def collector(self) -> Collector:
+        """Return the Collector, an iterator of batches ``[N, T]``; always the same one."""
+        if self._collector is None:
+            set_torch_threads(self.config.torch_threads)
+            self._collector = loop.make_collector(self)
+        return self._collector
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Learn from one batch of the collector and return metrics, 0-dim tensors by name."""
+        metrics = self._update(batch)
+        self.global_step += batch.numel()
+        self.updates += 1
+        return metrics
+
+    def progress(self) -> float:
+        """Return the share of the schedules' horizon that is behind, in [0, 1]."""
+        horizon = self.schedule_horizon or self.config.total_timesteps
+        return min(self.global_step / horizon, 1.0)
+
+    def evaluation_environment(
+        self,
+        *,
+        num_envs: int,
+        seed: int,
+        env: Any = None,
+        render_mode: str | None = None,
+        video: VideoRequest | None = None,
+    ) -> VectorEnv:
+        """Return fresh environments with frozen normalisation, for evaluation."""
+        source = fresh_source(
+            self.config, self._source if env is None else env, render_mode=render_mode, video=video
+        )
+        return make_batched_env(
+            self.config,
+            source,
+            num_envs=num_envs,
+            seed=seed,
+            squash_actions=self.squash_actions,
+            normalizer=self.normalizer.evaluation_view(),
+        )
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole training state, nested; equal states have equal digests."""
+        return {
+            "counters": {
+                "global_step": self.global_step,
+                "updates": self.updates,
+                "schedule_horizon": self.schedule_horizon,
+            },
+            "modules": {name: module.state_dict() for name, module in self.modules.items()},
+            "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
+            "generators": {name: each.get_state() for name, each in self.generators.items()},
+            "environment": self.environment.state_dict(),
+            "normalizer": self.normalizer.state_dict(),
+            "extra": self.extra_state(),
+        }
+
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        *,
+        approximate: bool = False,
+        fresh_environment: bool = False,
+    ) -> None:
+        """Restore ``state_dict()``; environments are replayed when they are first used.
+
+        Args:
+            state: of the same algorithm and model.
+            approximate: begin fresh episodes instead of replaying those that were running.
+            fresh_environment: leave the environment out altogether: it is another one.
+
+        Raises:
+            UserError: a Collector exists already, or the state belongs to another algorithm or model.
+        """
+        if self._collector is not None:
+            raise UserError("this object has begun to train; load the state into a new one.")
+        counters = state["counters"]
+        self.global_step, self.updates = counters["global_step"], counters["updates"]
+        self.schedule_horizon = counters["schedule_horizon"]
+        try:
+            for name, module in self.modules.items():
+                module.load_state_dict(state["modules"][name])
+            for name, optimizer in self.optimizers.items():
+                optimizer.load_state_dict(state["optimizers"][name])
+            for name, each in self.generators.items():
+                each.set_state(state["generators"][name])
+            self.load_extra_state(state["extra"])
+            self.normalizer.load_state_dict(state["normalizer"])
+        except (KeyError, RuntimeError) as error:
+            raise UserError(f"the state does not fit this {self.name} and its model: {error}") from error
+        if not fresh_environment:
+            self._environment = None
+            self._pending_environment = (state["environment"], approximate)
+
+    def policy_state(self) -> dict[str, Any]:
+        """Return what predict and evaluate need: parameters, statistics, spaces."""
+        return {
+            "modules": {name: module.state_dict() for name, module in self.modules.items()},
+            "normalizer": self.normalizer.state_dict(),
+            "observation_space": space_to_dict(self.observation_space),
+            "action_space": space_to_dict(self.action_space),
+            "global_step": self.global_step,
+        }
+
+    def load_policy_state(self, state: Mapping[str, Any]) -> None:
+        """Restore ``policy_state()`` of the same model: parameters and statistics, and nothing of training.
+
+        Raises:
+            UserError: it belongs to another model.
+        """
+        try:
+            for name, module in self.modules.items():
+                module.load_state_dict(state["modules"][name])
+        except (KeyError, RuntimeError) as error:
+            raise UserError(f"the policy does not fit this {self.name} and its model: {error}") from error
+        self.normalizer.load_state_dict(state["normalizer"])
+
+    def close(self) -> None:
+        """Close the environments; the policy stays usable."""
+        if self._collector is not None:
+            self._collector.shutdown(close_env=False)
+            self._collector = None
+        if self._environment is not None:
+            self._environment.close(raise_if_closed=False)
+            self._environment = None

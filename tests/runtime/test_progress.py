@@ -1,0 +1,93 @@
+"""Progress: a live line on a terminal, plain lines elsewhere, neither in the way of training."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from rl_training.runtime import progress
+from rl_training.runtime.progress import ProgressCallback
+from tests.runtime.test_callbacks import FakeContext
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def run(callback: ProgressCallback, clock: Clock, iterations: int, start: int = 0) -> FakeContext:
+    context = FakeContext([callback])
+    context.global_step = start
+    callback.on_train_start(context)
+    for index in range(iterations):
+        clock.now += 1.0
+        context.metrics = {"train/return_mean": 20.0 + index} if index else {}
+        context.iterate(100, 1)
+    callback.on_train_end(context)
+    return context
+
+
+def test_elsewhere_than_on_a_terminal_one_plain_line_comes_every_few_seconds(clock: Clock) -> None:
+    stream = io.StringIO()
+    run(ProgressCallback(stream=stream, seconds=4.0), clock, 10)
+    assert stream.getvalue().splitlines() == [
+        "400 / 1,000 steps  40.0%  100 steps/s  return 23.00  0:06 left",
+        "800 / 1,000 steps  80.0%  100 steps/s  return 27.00  0:02 left",
+        "1,000 / 1,000 steps  100.0%  100 steps/s  return 29.00  0:00 left",
+    ]
+
+
+def test_the_speed_after_a_resume_counts_only_its_own_steps(clock: Clock) -> None:
+    stream = io.StringIO()
+    run(ProgressCallback(stream=stream, seconds=1.0), clock, 1, start=500)
+    assert stream.getvalue() == "600 / 1,000 steps  60.0%  100 steps/s  0:04 left\n"
+
+
+def test_on_a_terminal_the_line_is_live_and_the_terminal_is_given_back(clock: Clock) -> None:
+    stream = Terminal()
+    run(ProgressCallback(stream=stream), clock, 10)
+    text = stream.getvalue()
+    assert "1,000 / 1,000 steps  100.0%" in text
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert text.count(hidden) == text.count(shown)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert plain.endswith("\n")
+
+
+def test_a_stream_that_is_gone_does_not_stop_training(clock: Clock) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    context = run(ProgressCallback(stream=Broken(), seconds=1.0), clock, 3)
+    assert context.global_step == 300
+
+
+def test_progress_keeps_no_state(clock: Clock) -> None:
+    callback = ProgressCallback(stream=io.StringIO())
+    run(callback, clock, 2)
+    assert callback.state_dict() == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3 * 3600 + 62, "3:01:02")]
+)
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert progress._duration(seconds) == text
