@@ -40,7 +40,7 @@ format: $(INSTALLED) ## format and mend what can be mended
 	$(RUN) ruff check --fix .
 
 bench: $(INSTALLED) ## measure speed next to Stable-Baselines3
-	$(RUN) tests.benchmarks $(ARGS)
+	$(RUN) tests.benchmarks.speed $(ARGS)
 
 build: $(INSTALLED) ## make the wheel and the source archive in dist/
 	$(RUN) build $(ARGS)

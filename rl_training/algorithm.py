@@ -39,7 +39,8 @@ class Algorithm(AlgorithmCore):
         callbacks: Sequence[Callback] = (),
         progress: bool = False,
     ) -> Self:
-        """Train for ``total_timesteps`` more environment steps (None: the config's), and return self.
+        """Train for ``total_timesteps`` more environment steps (None: the config's), and return
+        self.
 
         A run directory is written only when ``output_dir`` was given to the constructor.
 
@@ -58,7 +59,8 @@ class Algorithm(AlgorithmCore):
         if run is not None:
             run.close(result.status, result.to_json(run))
         if result.exit_code == 128 + signal.SIGINT:
-            # The iteration was finished first; whoever called must still learn that they pressed Ctrl-C.
+            # The iteration was finished first; whoever called must still learn that they pressed
+            # Ctrl-C.
             raise KeyboardInterrupt
         return self
 
@@ -70,11 +72,14 @@ class Algorithm(AlgorithmCore):
         deterministic: bool | None = None,
         env: Any = None,
     ) -> dict[str, Any]:
-        """Play whole episodes in fresh environments and return their statistics; training is untouched.
+        """Play whole episodes in fresh environments and return their statistics; training is
+        untouched.
 
         See `rl_training.evaluation.evaluate` for the keys.
         """
-        return evaluation.evaluate(self, episodes=episodes, seed=seed, deterministic=deterministic, env=env)
+        return evaluation.evaluate(
+            self, episodes=episodes, seed=seed, deterministic=deterministic, env=env
+        )
 
     @torch.no_grad()
     def predict(
@@ -109,7 +114,8 @@ class Algorithm(AlgorithmCore):
         return (taken[0] if single else taken), state
 
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
-        """Write a checkpoint (everything, or only what predict and evaluate need) as the directory ``path``.
+        """Write a checkpoint (everything, or only what predict and evaluate need) as the directory
+        ``path``.
 
         Raises:
             UserError: something is there already, or the place cannot be written.
@@ -118,7 +124,8 @@ class Algorithm(AlgorithmCore):
 
     @classmethod
     def load(cls: type[Self], path: str | Path, env: Any = None, **changes: Any) -> Self:
-        """Return the algorithm saved in a checkpoint, a run directory (its latest) or a policy directory.
+        """Return the algorithm saved in a checkpoint, a run directory (its latest) or a policy
+        directory.
 
         With ``env`` it goes on in that environment, from fresh episodes; without, exactly where it
         stood. Nothing read is ever executed.
@@ -132,7 +139,9 @@ class Algorithm(AlgorithmCore):
     def restore(
         cls: type[Self], config: TrainConfig, policy: Mapping[str, Any], *, env: Any = None
     ) -> Self:
-        """Return an algorithm with the parameters and spaces of a ``policy_state()``, without making environments."""
+        """Return an algorithm with the parameters and spaces of a ``policy_state()``, without
+        making environments.
+        """
         self = cls.__new__(cls)
         self._setup(config, env)
         observation_space = space_from_dict(policy["observation_space"])

@@ -1,4 +1,6 @@
-"""What an algorithm is to the training loop: construction, environments, the hooks of an iteration, exact state."""
+"""What an algorithm is to the training loop: construction, environments, the hooks of an iteration,
+exact state.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,19 @@ class AlgorithmCore(ABC):
     modules: dict[str, nn.Module]
     optimizers: dict[str, FlatAdam]
     rollout_policy: TensorDictModuleBase
+    normalizer: Normalizer
+    """Observation and reward statistics; those of the training environments."""
+    _environment: VectorEnv | None
 
-    def __init__(self, env: Any = None, *, config: TrainConfig | None = None, **changes: Any) -> None:
+    def __init__(
+        self, env: Any = None, *, config: TrainConfig | None = None, **changes: Any
+    ) -> None:
         self._setup(resolve_config(self.name, env, config, changes), env)
         self._write_runs = "output_dir" in changes
-        self._environment = self._make_environment(None)
-        self.normalizer = self._environment.normalizer or self.normalizer
-        self._make(self._environment.single_observation_space, self._environment.single_action_space)
+        environment = self._make_environment(None)
+        self._environment = environment
+        self.normalizer = environment.normalizer or self.normalizer
+        self._make(environment.single_observation_space, environment.single_action_space)
 
     def _setup(self, config: TrainConfig, env: Any) -> None:
         self.config = config
@@ -68,9 +76,8 @@ class AlgorithmCore(ABC):
         self.generators = {name: generator(config.seed, name) for name in ("rollout", "minibatch")}
         self._prediction_generator = generator(config.seed, "prediction")
         self._source = None if isinstance(env, str) else env
-        self._environment: VectorEnv | None = None
+        self._environment = None
         self.normalizer = Normalizer()
-        """Observation and reward statistics; those of the training environments."""
         self._pending_environment: tuple[Mapping[str, Any], bool] | None = None
         self._collector: Collector | None = None
         self._write_runs = False
@@ -97,7 +104,7 @@ class AlgorithmCore(ABC):
     def action(
         self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
     ) -> Tensor:
-        """Return the policy's actions ``[N, *action]`` for normalised observations ``[N, *shape]``."""
+        """Return the policy's actions ``[N, *action]`` for normalised ``observation`` ``[N, *shape]``."""
 
     @property
     @abstractmethod
@@ -119,10 +126,10 @@ class AlgorithmCore(ABC):
         """Gamma, which the reward normaliser needs too."""
         return float(self.config.algorithm.discount)
 
-    def before_collection(self) -> None:
+    def before_collection(self) -> None:  # noqa: B027  optional
         """Prepare a rollout: called by the Collector before its first step."""
 
-    def after_collection(self, batch: TensorDictBase) -> None:
+    def after_collection(self, batch: TensorDictBase) -> None:  # noqa: B027  optional
         """Complete a rollout's batch with what the rollout policy left out."""
 
     def describe(self) -> list[str]:
@@ -130,10 +137,10 @@ class AlgorithmCore(ABC):
         return []
 
     def extra_state(self) -> dict[str, Any]:
-        """Return training state beyond modules, optimisers, generators, counters and environment."""
+        """Return training state that no module, optimiser, generator or counter holds."""
         return {}
 
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  optional
         """Restore ``extra_state()``."""
 
     # ---- the low-level interface
@@ -233,7 +240,8 @@ class AlgorithmCore(ABC):
             fresh_environment: leave the environment out altogether: it is another one.
 
         Raises:
-            UserError: a Collector exists already, or the state belongs to another algorithm or model.
+            UserError: a Collector exists already, or the state belongs to another algorithm or
+            model.
         """
         if self._collector is not None:
             raise UserError("this object has begun to train; load the state into a new one.")
@@ -250,7 +258,9 @@ class AlgorithmCore(ABC):
             self.load_extra_state(state["extra"])
             self.normalizer.load_state_dict(state["normalizer"])
         except (KeyError, RuntimeError) as error:
-            raise UserError(f"the state does not fit this {self.name} and its model: {error}") from error
+            raise UserError(
+                f"the state does not fit this {self.name} and its model: {error}"
+            ) from error
         if not fresh_environment:
             self._environment = None
             self._pending_environment = (state["environment"], approximate)
@@ -266,7 +276,8 @@ class AlgorithmCore(ABC):
         }
 
     def load_policy_state(self, state: Mapping[str, Any]) -> None:
-        """Restore ``policy_state()`` of the same model: parameters and statistics, and nothing of training.
+        """Restore ``policy_state()`` of the same model: parameters and statistics, and nothing of
+        training.
 
         Raises:
             UserError: it belongs to another model.
@@ -275,7 +286,9 @@ class AlgorithmCore(ABC):
             for name, module in self.modules.items():
                 module.load_state_dict(state["modules"][name])
         except (KeyError, RuntimeError) as error:
-            raise UserError(f"the policy does not fit this {self.name} and its model: {error}") from error
+            raise UserError(
+                f"the policy does not fit this {self.name} and its model: {error}"
+            ) from error
         self.normalizer.load_state_dict(state["normalizer"])
 
     def close(self) -> None:

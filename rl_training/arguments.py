@@ -12,10 +12,12 @@ from rl_training.errors import UserError
 def resolve_config(
     algo: str, env: Any, config: TrainConfig | None, changes: Mapping[str, Any]
 ) -> TrainConfig:
-    """Return the config of ``algo`` on ``env``: the given one, or the defaults, with ``changes`` applied.
+    """Return the config of ``algo`` on ``env``: the given one, or the defaults, with ``changes``
+    applied.
 
     Raises:
-        UserError: no environment, a config of another algorithm, an unknown field, an impossible value.
+        UserError: no environment, a config of another algorithm, an unknown field, an impossible
+        value.
     """
     changes = dict(changes)
     if config is None:
@@ -37,6 +39,8 @@ def resolve_config(
 
 def _name(env: Any) -> str:
     if env is None:
-        raise UserError("an environment is missing: give a gymnasium id, a callable or an environment.")
+        raise UserError(
+            "an environment is missing: give a gymnasium id, a callable or an environment."
+        )
     spec = getattr(env, "spec", None)
     return str(spec.id if spec is not None else getattr(env, "__name__", type(env).__name__))

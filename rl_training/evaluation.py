@@ -1,4 +1,6 @@
-"""Evaluation: whole episodes in fresh environments, counted fairly, with intervals. It leaves training untouched."""
+"""Evaluation: whole episodes in fresh environments, counted fairly, with intervals. It leaves
+training untouched.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ def evaluate(
         episodes, seed, deterministic``.
 
     Raises:
-        UserError: a number of episodes that is not positive, or an environment that cannot be drawn.
+        UserError: a number of episodes that is not positive, or an environment that cannot be
+        drawn.
     """
     settings = algorithm.config.evaluation
     count = settings.episodes if episodes is None else episodes
@@ -113,7 +116,9 @@ def _play(
     deterministic: bool,
     draws: torch.Generator,
 ) -> tuple[list[float], list[int]]:
-    """Return the returns and lengths of each environment's first episodes, environment after environment."""
+    """Return the returns and lengths of each environment's first episodes, environment after
+    environment.
+    """
     count = environment.num_envs
     missing = [episodes // count + (row < episodes % count) for row in range(count)]
     returns: list[list[float]] = [[] for _ in range(count)]
@@ -149,18 +154,25 @@ def statistics(returns: Sequence[float], lengths: Sequence[int]) -> dict[str, An
 
 
 def interquartile_mean(values: Sequence[float] | np.ndarray[Any, Any]) -> float:
-    """Return the mean of the middle half of ``values`` (Agarwal et al. 2021), counting border values in part."""
+    """Return the mean of the middle half of ``values`` (Agarwal et al. 2021), counting border
+    values in part.
+    """
     ordered = np.sort(np.asarray(values, np.float64))
     cut = len(ordered) / 4
-    # Each value weighs as much of it as lies between the quartiles: 4 values give the mean of the middle 2.
+    # Each value weighs as much of it as lies between the quartiles: 4 values give the mean of the
+    # middle 2.
     left = np.arange(len(ordered))
     weights = np.clip(np.minimum(left + 1, len(ordered) - cut) - np.maximum(left, cut), 0, 1)
     return float((weights * ordered).sum() / weights.sum())
 
 
 def _bootstrap_interval(values: np.ndarray[Any, Any]) -> list[float]:
-    """Return the percentile bootstrap's 95 % interval of the mean, by a fixed seed: equal data, equal interval."""
-    resamples = np.random.default_rng(0).integers(len(values), size=(_BOOTSTRAP_RESAMPLES, len(values)))
+    """Return the percentile bootstrap's 95 % interval of the mean, by a fixed seed: equal data,
+    equal interval.
+    """
+    resamples = np.random.default_rng(0).integers(
+        len(values), size=(_BOOTSTRAP_RESAMPLES, len(values))
+    )
     low, high = np.percentile(values[resamples].mean(1), [2.5, 97.5])
     return [float(low), float(high)]
 

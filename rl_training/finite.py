@@ -17,7 +17,9 @@ BATCH_KEYS: tuple[str | tuple[str, str], ...] = (
 
 
 class NonFiniteError(RuntimeError):
-    """A number of the training became NaN or infinite: training stops, and checkpoints stay as they were."""
+    """A number of the training became NaN or infinite: training stops, and checkpoints stay as they
+    were.
+    """
 
 
 def check_batch(batch: TensorDictBase, *, step: int) -> None:
@@ -36,11 +38,14 @@ def check_batch(batch: TensorDictBase, *, step: int) -> None:
         name = key if isinstance(key, str) else ".".join(key)
         raise NonFiniteError(
             f"NaN or infinity in {name!r} of environment {environment} at step "
-            f"{step + time_index * batch.shape[0] + environment} (vector step {time_index} of the rollout)."
+            f"{step + time_index * batch.shape[0] + environment} "
+            f"(vector step {time_index} of the rollout)."
         )
 
 
-def check_update(metrics: Mapping[str, Tensor], modules: Mapping[str, nn.Module], *, step: int) -> None:
+def check_update(
+    metrics: Mapping[str, Tensor], modules: Mapping[str, nn.Module], *, step: int
+) -> None:
     """Raise when an update's losses or the parameters after it hold a NaN or an infinity.
 
     Raises:
@@ -49,10 +54,13 @@ def check_update(metrics: Mapping[str, Tensor], modules: Mapping[str, nn.Module]
     for name, value in metrics.items():
         # Explained variance is NaN by definition while all targets are equal.
         if name != "train/explained_variance" and not bool(torch.isfinite(value)):
-            raise NonFiniteError(f"NaN or infinity in the metric {name!r} of the update at step {step}.")
+            raise NonFiniteError(
+                f"NaN or infinity in the metric {name!r} of the update at step {step}."
+            )
     for module_name, module in modules.items():
         for name, parameter in module.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 raise NonFiniteError(
-                    f"NaN or infinity in the parameter '{module_name}.{name}' after the update at step {step}."
+                    f"NaN or infinity in the parameter '{module_name}.{name}' "
+                    f"after the update at step {step}."
                 )

@@ -1,4 +1,6 @@
-"""The only training loop: collect, update, and whatever else happens on the way. It knows nothing of learning."""
+"""The only training loop: collect, update, and whatever else happens on the way. It knows nothing
+of learning.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,18 @@ from rl_training.runtime.checkpoint import digest
 from rl_training.runtime.devices import set_torch_threads
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.runtime.run import Run
-from rl_training.runtime.seeding import global_rng_state, preserve_global_rng, seed_everything, set_global_rng_state
+from rl_training.runtime.seeding import (
+    global_rng_state,
+    preserve_global_rng,
+    seed_everything,
+    set_global_rng_state,
+)
 from rl_training.runtime.signals import StopSignals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rl_training.algorithm import Algorithm
+    from rl_training.algorithm_core import AlgorithmCore
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +50,7 @@ RECENT_EPISODES = 100
 """How many episodes the logged mean return is over."""
 
 
-def make_collector(algorithm: Algorithm) -> Collector:
+def make_collector(algorithm: AlgorithmCore) -> Collector:
     """Return TorchRL's Collector over the algorithm's environments and rollout policy.
 
     It goes on where the environments stand: a Collector resets them when it is built, which they
@@ -51,12 +58,14 @@ def make_collector(algorithm: Algorithm) -> Collector:
     """
     environment = algorithm.environment
     environment.continue_episodes()
-    return Collector(
+    collector = Collector(
         environment,
         algorithm.rollout_policy,
         frames_per_batch=algorithm.frames_per_batch,
         total_frames=-1,
-        # Each of these saves time per step: trajectory ids, a wrapper around the policy, a copy of the batch.
+        # A rollout policy on another device moves its input and its actions itself.
+        device="cpu",
+        # Each of these saves time per step: trajectory ids, a wrapper around the policy, a copy.
         track_traj_ids=False,
         trust_policy=True,
         return_same_td=True,
@@ -65,6 +74,9 @@ def make_collector(algorithm: Algorithm) -> Collector:
         pre_collect_hook=algorithm.before_collection,
         post_collect_hook=algorithm.after_collection,
     )
+    # Everything lies on the CPU: asking each step whether it does costs more than a CartPole.
+    collector.storing_device = None
+    return collector
 
 
 @dataclass
@@ -91,7 +103,9 @@ class LoopResult:
             "wall_time_s": round(seconds, 3),
             "steps_per_second": round(self.global_step / max(seconds, 1e-9), 1),
             "eval": None if self.evaluation is None else evaluation.summary(self.evaluation),
-            "checkpoint": None if checkpoint is None else str(checkpoint.relative_to(run.directory)),
+            "checkpoint": None
+            if checkpoint is None
+            else str(checkpoint.relative_to(run.directory)),
             "digest": self.digest,
             "reason": self.reason,
         }
@@ -148,7 +162,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: AlgorithmCore,
         *,
         run: Run | None,
         total_timesteps: int,
@@ -197,7 +211,9 @@ class TrainingLoop:
     # ---- state
 
     def training_state(self) -> dict[str, Any]:
-        """Return what a run's digest is over: nothing of clocks, logs, evaluations or their callbacks."""
+        """Return what a run's digest is over: nothing of clocks, logs, evaluations or their
+        callbacks.
+        """
         return {"algorithm": self.algorithm.state_dict(), "episodes": self.episodes.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -286,7 +302,10 @@ class TrainingLoop:
     def _checkpoint_if_wanted(self, *, always: bool = False) -> None:
         if self.run is not None and (always or self._wants_checkpoint):
             saved = self.run.save_checkpoint(
-                self.global_step, self.state_dict(), self.algorithm.policy_state(), best=self._wants_best
+                self.global_step,
+                self.state_dict(),
+                self.algorithm.policy_state(),
+                best=self._wants_best,
             )
             self._checkpoint = saved or self._checkpoint
         self._wants_checkpoint = self._wants_best = False
@@ -305,7 +324,8 @@ class TrainingLoop:
             evaluation=self._evaluation,
             checkpoint=self._checkpoint,
             digest=digest(self.training_state()),
-            reason=self._reason or (signal.Signals(signals.received).name if signals.received else None),
+            reason=self._reason
+            or (signal.Signals(signals.received).name if signals.received else None),
         )
 
     def _announce(self) -> None:
@@ -316,14 +336,15 @@ class TrainingLoop:
         rounded = -(-self.total_timesteps // frames) * frames
         if rounded != self.total_timesteps:
             lines.append(
-                f"{self.total_timesteps:,} steps are not a multiple of the {frames:,} per iteration: {rounded:,} will be done"
+                f"{self.total_timesteps:,} steps are not a multiple of the {frames:,} "
+                f"per iteration: {rounded:,} will be done"
             )
         for line in lines:
             print(line, file=sys.stderr, flush=True)
 
 
 def train(
-    algorithm: Algorithm,
+    algorithm: AlgorithmCore,
     *,
     run: Run | None,
     total_timesteps: int,
@@ -337,11 +358,14 @@ def train(
     return loop.train()
 
 
-def _configured_callbacks(algorithm: Algorithm, run: Run | None, progress: bool) -> list[Callback]:
+def _configured_callbacks(
+    algorithm: AlgorithmCore, run: Run | None, progress: bool
+) -> list[Callback]:
     settings = algorithm.config.evaluation
     callbacks: list[Callback] = [
         EvaluationCallback(
-            interval=settings.interval, keep_best=algorithm.config.checkpoint.keep_best and run is not None
+            interval=settings.interval,
+            keep_best=algorithm.config.checkpoint.keep_best and run is not None,
         )
     ]
     if settings.stop_on_return is not None:

@@ -24,14 +24,18 @@ def save(algorithm: Algorithm, path: Path, *, policy_only: bool) -> Path:
     config = config_to_dict(algorithm.config)
     policy = algorithm.policy_state()
     if policy_only:
-        return checkpoints.save_policy(path, step=algorithm.global_step, policy=policy, config=config)
+        return checkpoints.save_policy(
+            path, step=algorithm.global_step, policy=policy, config=config
+        )
     state = {"training": {"algorithm": algorithm.state_dict()}}
     return checkpoints.save_alone(
         path, step=algorithm.global_step, state=state, policy=policy, config=config
     )
 
 
-def load(cls: type[AnyAlgorithm], path: Path, *, env: Any, changes: Mapping[str, Any]) -> AnyAlgorithm:
+def load(
+    cls: type[AnyAlgorithm], path: Path, *, env: Any, changes: Mapping[str, Any]
+) -> AnyAlgorithm:
     """Return what `save`, or a run, wrote; see `Algorithm.load`."""
     directory = checkpoints.resolve_checkpoint(path)
     policy = checkpoints.load_policy(directory)

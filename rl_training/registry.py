@@ -47,8 +47,12 @@ def import_object(path: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
-            raise UserError(f"cannot import {path!r}: there is no module {error.name!r}.") from error
+            raise UserError(
+                f"cannot import {path!r}: there is no module {error.name!r}."
+            ) from error
         raise
     if not hasattr(module, attribute):
-        raise UserError(f"module {module_name!r} has no {attribute!r}.{nearest(attribute, dir(module))}")
+        raise UserError(
+            f"module {module_name!r} has no {attribute!r}.{nearest(attribute, dir(module))}"
+        )
     return getattr(module, attribute)

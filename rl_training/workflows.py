@@ -1,4 +1,6 @@
-"""Train, evaluate, resume, predict: what the command line, the Python API and experiments have in common."""
+"""Train, evaluate, resume, predict: what the command line, the Python API and experiments have in
+common.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def _warm_start(config: TrainConfig) -> checkpoints.LoadedPolicy:
     policy = checkpoints.load_policy(checkpoints.resolve_checkpoint(config.init_from))
     algo = policy.config.get("algo")
     if algo != config.algo:
-        raise UserError(f"init_from: {config.init_from} holds a {algo!r} policy, not a {config.algo!r} one.")
+        raise UserError(
+            f"init_from: {config.init_from} holds a {algo!r} policy, not a {config.algo!r} one."
+        )
     return policy
 
 
@@ -142,7 +146,8 @@ def resume_checkpoint(
         progress: show a progress line.
 
     Raises:
-        UserError: no run is there, its checkpoints are damaged, or its environment does not reproduce.
+        UserError: no run is there, its checkpoints are damaged, or its environment does not
+        reproduce.
     """
     directory, checkpoint = _locate(Path(path))
     loaded = None if checkpoint is None else checkpoints.load_checkpoint(checkpoint)
@@ -172,7 +177,9 @@ def resume_checkpoint(
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:
-    """Return the run directory of a run or of one of its checkpoints, and the checkpoint to go on from."""
+    """Return the run directory of a run or of one of its checkpoints, and the checkpoint to go on
+    from.
+    """
     if (path / "config.yaml").is_file():
         try:
             return path, checkpoints.latest_intact(path)
@@ -181,7 +188,9 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
     checkpoint = checkpoints.resolve_checkpoint(path)
     run = checkpoint.parent.parent
     if not (run / "config.yaml").is_file():
-        raise UserError(f"{checkpoint} belongs to no run directory; load it with the algorithm's load().")
+        raise UserError(
+            f"{checkpoint} belongs to no run directory; load it with the algorithm's load()."
+        )
     return run, checkpoint
 
 
@@ -203,12 +212,16 @@ def _nothing_to_do(
         exit_code=0,
         evaluation=None,
         digest=checkpoints.digest(loaded.state["training"]),
-        reason=f"all {config.total_timesteps:,} steps are done; give a larger total_timesteps to go on",
+        reason=f"all {config.total_timesteps:,} steps are done; "
+        "give a larger total_timesteps to go on",
     )
 
 
-def load_algorithm(path: str | Path, *, best: bool = False, env: Any = None) -> tuple[Algorithm, Path]:
-    """Return the algorithm whose policy a run, a checkpoint or a policy directory holds, and where it was found.
+def load_algorithm(
+    path: str | Path, *, best: bool = False, env: Any = None
+) -> tuple[Algorithm, Path]:
+    """Return the algorithm whose policy a run, a checkpoint or a policy directory holds, and where
+    it was found.
 
     Raises:
         UserError: none is there, or it is damaged.

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rl_training import registry
 from rl_training.config import (
@@ -19,9 +17,7 @@ from rl_training.config import (
     config_hash,
     config_to_dict,
     dump_yaml,
-    find_preset,
     load_config,
-    preset_for,
     replace_config,
     validate,
 )
@@ -303,31 +299,6 @@ def test_dumped_yaml_reads_back_equal(tmp_path: Path) -> None:
     assert config_to_dict(again) == config_to_dict(config)
 
 
-plain_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-plain_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**60), 2**60)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | plain_text
-    | st.sampled_from(
-        ["1e5", ".5", "0x1F", "1_000", "~", "<<", "=", "-", "? a", "# a", "*a", "&a"]
-    ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(st.dictionaries(plain_text, plain_values, max_size=3))
-def test_any_plain_value_survives_yaml(values: dict[str, Any]) -> None:
-    from rl_training.yaml_text import format_yaml, parse_yaml
-
-    for one_line in (False, True):
-        again = parse_yaml(format_yaml(values, one_line=one_line), source="text")
-        assert again == values
-        assert repr(again) == repr(values)  # 1, 1.0 and True are equal
-
-
 def test_the_hash_ignores_order_and_sees_every_value() -> None:
     first = make(env_kwargs={"a": 1, "b": 2})
     assert config_hash(first) == config_hash(make(env_kwargs={"b": 2, "a": 1}))
@@ -381,34 +352,6 @@ def test_replace_refuses_as_strictly_as_a_file(changes: dict[str, Any], complain
     with pytest.raises(UserError) as caught:
         replace_config(make(), **changes)
     assert complaint in str(caught.value)
-
-
-# ---- presets
-
-
-def test_a_preset_is_found_by_path_and_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    preset = find_preset("ppo_cartpole")
-    assert preset.is_file()
-    for spelling in ("ppo_cartpole.yaml", "zoo/ppo_cartpole.yaml", "zoo/ppo_cartpole"):
-        assert find_preset(spelling) == preset
-    own = write(tmp_path, MINIMAL, "ppo_cartpole.yaml")
-    assert find_preset("ppo_cartpole.yaml").resolve() == own
-    assert find_preset(own) == own
-
-
-def test_an_unknown_preset_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Did you mean 'ppo_cartpole'\?"):
-        find_preset("ppo_cartpol")
-    with pytest.raises(UserError, match="is a directory"):
-        load_config(tmp_path)
-
-
-def test_the_preset_of_an_algorithm_and_an_environment() -> None:
-    assert preset_for("ppo", "CartPole-v1") == find_preset("ppo_cartpole")
-    assert preset_for("ppo", "Nothing-v0") is None
 
 
 def test_configs_import_no_torch() -> None:

@@ -1,0 +1,1 @@
+"""Algorithms with a weaker promise."""

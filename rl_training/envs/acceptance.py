@@ -68,7 +68,7 @@ def _masked_reset_spares_others(vector: Any, name: str) -> bool:
     require_supported(vector.single_observation_space, vector.single_action_space, name)
     space = vector.single_action_space
     zeros = np.zeros(
-        (vector.num_envs, *space.shape), np.int64 if space.dtype.kind == "i" else np.float32
+        (vector.num_envs, *(space.shape or ())), np.int64 if space.dtype.kind == "i" else np.float32
     )
     actions = ActionMap(space).to_env(zeros)
     vector.reset(seed=list(range(vector.num_envs)))

@@ -228,7 +228,7 @@ class Episodes:
 
     def _valid_actions(self) -> Array:
         space = self.action_map.space
-        shape = (self.num_envs, *space.shape)
+        shape = (self.num_envs, *(space.shape or ()))
         # What a policy's zero becomes: always inside the space. Not a sample: that would draw from
         # the space's generator.
         return ActionMap(space).to_env(

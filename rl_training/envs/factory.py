@@ -180,7 +180,7 @@ def make_batched_env(
         return VectorEnv(
             vector,
             seed=config.seed if seed is None else seed,
-            name=_name(env, config),
+            name=_name(env, vector, config),
             squash_actions=squash_actions,
             normalizer=normalizer,
         )
@@ -205,8 +205,9 @@ def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normal
     return Normalizer(observation=observation, reward=reward)
 
 
-def _name(env: Any, config: TrainConfig) -> str:
+def _name(env: Any, vector: Any, config: TrainConfig) -> str:
     if env is None or isinstance(env, str):
         return env or config.env_id
-    spec = getattr(env, "spec", None)
-    return spec.id if spec is not None else getattr(env, "__name__", type(env).__name__)
+    inner = next(iter(getattr(vector, "envs", ())), env)
+    spec = getattr(inner, "spec", None)
+    return str(spec.id) if spec is not None else type(getattr(inner, "unwrapped", inner)).__name__

@@ -24,7 +24,8 @@ def fresh_source(
     render_mode: str | None = None,
     video: VideoRequest | None = None,
 ) -> Any:
-    """Return something that makes new environments like the ones trained on, as `make_batched_env` takes it.
+    """Return something that makes new environments like the ones trained on, as `make_batched_env`
+    takes it.
 
     Args:
         config: names the environment when ``env`` is None.
@@ -54,8 +55,8 @@ def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[
     if callable(env):
         return _drawn(env, render_mode)
     raise UserError(
-        f"{type(env).__name__} does not say how to make another environment like it, which evaluation needs: "
-        "give a callable that makes one, or evaluate(env=...)."
+        f"{type(env).__name__} does not say how to make another environment like it, "
+        "which evaluation needs: give a callable that makes one, or evaluate(env=...)."
     )
 
 
@@ -73,7 +74,9 @@ def _drawn(make: Callable[[], Any], render_mode: str | None) -> Callable[[], Any
 
 
 def normalizer_for(config: TrainConfig, observation_space: Any, *, gamma: float) -> Normalizer:
-    """Return the normaliser that ``config`` asks for, as `make_batched_env` would build it, without an environment."""
+    """Return the normaliser that ``config`` asks for, as `make_batched_env` would build it, without
+    an environment.
+    """
     rows = _Rows(observation_space, config.num_envs)
     return make_normalizer(config, rows, gamma=gamma) or Normalizer()
 

@@ -13,7 +13,8 @@ from rl_training.errors import UserError
 
 
 def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torch.Tensor, bool]:
-    """Return observations as a normalised batch ``[N, *shape]``, and whether a single one was given.
+    """Return observations as a normalised batch ``[N, *shape]``, and whether a single one was
+    given.
 
     Raises:
         UserError: the shape is neither the space's nor a batch of it.
@@ -22,7 +23,9 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
     shape = tuple(space.shape)
     single = array.shape == shape
     if not single and array.shape[1:] != shape:
-        raise UserError(f"observation of shape {array.shape} fits neither {shape} nor [N, *{shape}].")
+        raise UserError(
+            f"observation of shape {array.shape} fits neither {shape} nor [N, *{shape}]."
+        )
     batch = normalizer.normalize_observation(array[None] if single else array)
     dtype = observation_dtype(space, normalized=normalizer.observation is not None)
     return torch.from_numpy(np.array(batch, dtype)), single

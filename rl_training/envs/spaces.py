@@ -86,9 +86,9 @@ def _bound_to_json(bound: Array) -> Any:
 
 
 def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    values = value if isinstance(value, list) else [value]
-    numbers = np.array([float(v) if isinstance(v, str) else v for v in values], dtype=dtype)
-    return np.broadcast_to(numbers, shape).copy() if len(values) == 1 else numbers.reshape(shape)
+    if not isinstance(value, list):
+        return np.full(shape, float(value) if isinstance(value, str) else value, dtype)
+    return np.array([float(v) if isinstance(v, str) else v for v in value], dtype).reshape(shape)
 
 
 def observation_dtype(space: spaces.Box, *, normalized: bool = False) -> np.dtype[Any]:

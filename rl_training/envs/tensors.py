@@ -165,7 +165,12 @@ def _carry(carried: TensorDictBase, values: Source, root: Source, ended: list[in
         if key in NEXT_KEYS:
             continue
         values[key] = value
-        if ended:
-            value = value.clone()
-            value[ended] = 0
-        root[key] = value
+        root[key] = _zeroed(value, ended) if ended else value
+
+
+def _zeroed(value: Any, rows: list[int]) -> Any:
+    if isinstance(value, TensorDictBase):
+        return value.apply(lambda leaf: _zeroed(leaf, rows))
+    value = value.clone()
+    value[rows] = 0
+    return value

@@ -23,7 +23,8 @@ class VideoRequest:
 
 
 class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes the first episodes of an environment, drawn as ``rgb_array``, as ``episode_0001.mp4`` and so on.
+    """Writes the first episodes of an environment, drawn as ``rgb_array``, as ``episode_0001.mp4``
+    and so on.
 
     Files that are there already are never overwritten: numbering goes on after them.
 
@@ -34,7 +35,10 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], request: VideoRequest) -> None:
         super().__init__(env)
         if env.render_mode != "rgb_array":
-            raise UserError(f"{env} cannot be recorded: its render_mode is {env.render_mode!r}, not 'rgb_array'.")
+            raise UserError(
+                f"{env} cannot be recorded: its render_mode is {env.render_mode!r}, "
+                "not 'rgb_array'."
+            )
         self._request = request
         self._recorded = 0
         self._frames: list[np.ndarray[Any, Any]] = []
@@ -79,8 +83,10 @@ def _even(frames: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
 
 def _writer_module() -> Any:
     try:
-        import imageio  # noqa: PLC0415  an extra
-        import imageio_ffmpeg  # noqa: F401, PLC0415
+        import imageio
+        import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
-        raise UserError('writing videos needs an extra: pip install "rl_training[video]".') from error
+        raise UserError(
+            'writing videos needs an extra: pip install "rl_training[video]".'
+        ) from error
     return imageio

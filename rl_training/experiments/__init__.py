@@ -1,0 +1,1 @@
+"""Many runs: manifests, seeds, reports."""

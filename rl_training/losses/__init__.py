@@ -1,0 +1,1 @@
+"""Losses and the formulas they are made of."""

@@ -42,11 +42,13 @@ def ppg_auxiliary_loss(
     }
 
 
-class PPGAuxiliaryLoss(LossModule):  # type: ignore[misc]
-    """Fits the auxiliary value head, and the true one, while a divergence holds the policy in place.
+class PPGAuxiliaryLoss(LossModule):
+    """Fits the auxiliary value head, and the true one, while a divergence holds the policy in
+    place.
 
     Reads ``observation``, ``value_target`` and the old policy's distribution parameters under
-    ``old_parameter_keys``; returns ``loss_auxiliary`` and detached ``kl, value_loss, true_value_loss``.
+    ``old_parameter_keys``; returns ``loss_auxiliary`` and detached ``kl, value_loss,
+    true_value_loss``.
     """
 
     def __init__(

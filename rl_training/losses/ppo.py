@@ -1,4 +1,4 @@
-"""Proximal policy optimisation's loss: the formulas, and the loss module that recipes train with."""
+"""Proximal policy optimisation's loss: the formulas, and the module that recipes train with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.tensordict_modules import policy_module, value_module
 
 
-def clipped_policy_loss(log_ratio: Tensor, advantage: Tensor, clip_epsilon: Tensor | float) -> Tensor:
-    """Return the mean of ``-min(r A, clip(r, 1 - eps, 1 + eps) A)`` (Schulman et al. 2017, equation 7)."""
+def clipped_policy_loss(
+    log_ratio: Tensor, advantage: Tensor, clip_epsilon: Tensor | float
+) -> Tensor:
+    """Return the mean of ``-min(r A, clip(r, 1 - eps, 1 + eps) A)`` (Schulman et al. 2017, equation
+    7).
+    """
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)  # type: ignore[arg-type]
     return -torch.min(ratio * advantage, clipped * advantage).mean()
@@ -40,7 +44,9 @@ def value_loss(
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
-    """Return the estimate k3 of KL(old || new), ``mean(r - 1 - log r)``: never negative (Schulman 2020)."""
+    """Return the estimate k3 of KL(old || new), ``mean(r - 1 - log r)``: never negative (Schulman
+    2020).
+    """
     return (log_ratio.expm1() - log_ratio).mean()
 
 
@@ -50,7 +56,9 @@ def clip_fraction(log_ratio: Tensor, clip_epsilon: Tensor | float) -> Tensor:
 
 
 def normalize(advantage: Tensor) -> Tensor:
-    """Return ``advantage`` with mean 0 and (unbiased) standard deviation 1; a single sample unchanged."""
+    """Return ``advantage`` with mean 0 and (unbiased) standard deviation 1; a single sample
+    unchanged.
+    """
     if advantage.numel() < 2:
         return advantage
     return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -65,7 +73,8 @@ def ppo_loss(
     """Return PPO's loss and its parts from numbers already computed, all ``[M]``.
 
     Args:
-        minibatch: ``logprobs`` (new), ``old_logprobs``, ``advantages``, ``returns``, ``values`` (old;
+        minibatch: ``logprobs`` (new), ``old_logprobs``, ``advantages``, ``returns``, ``values``
+            (old;
             unused without value clipping), ``new_values``, ``entropy``.
         clip_coef: epsilon of the clipped ratio.
         ent_coef: weight of the entropy bonus.
@@ -88,8 +97,9 @@ def ppo_loss(
     }
 
 
-class LeanClipPPOLoss(ClipPPOLoss):  # type: ignore[misc]
-    """TorchRL's `ClipPPOLoss` on an `ActorCritic`, with a forward of its own at a third of the time.
+class LeanClipPPOLoss(ClipPPOLoss):
+    """TorchRL's `ClipPPOLoss` on an `ActorCritic`, with a forward of its own at a third of the
+    time.
 
     Same keys, same terms, same gradients as the parent with ``loss_critic_type="l2"`` (the tests
     hold every one equal). ``entropy`` is the exact one, where the parent's compiled form draws
@@ -131,7 +141,7 @@ class LeanClipPPOLoss(ClipPPOLoss):  # type: ignore[misc]
         self._value_clip_epsilon = value_clip_epsilon
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Return the parent's ``loss_objective, loss_critic, loss_entropy`` and detached metrics."""
+        """Return ``loss_objective, loss_critic, loss_entropy`` and detached metrics."""
         return TensorDict(self.terms(tensordict), [])
 
     def terms(self, minibatch: Mapping[str, Tensor] | TensorDictBase) -> dict[str, Tensor]:
@@ -154,7 +164,10 @@ class LeanClipPPOLoss(ClipPPOLoss):  # type: ignore[misc]
         return self._value_terms(minibatch, self.model.value(minibatch["observation"]))
 
     def _policy_terms(
-        self, minibatch: Mapping[str, Tensor] | TensorDictBase, log_probability: Tensor, entropy: Tensor
+        self,
+        minibatch: Mapping[str, Tensor] | TensorDictBase,
+        log_probability: Tensor,
+        entropy: Tensor,
     ) -> dict[str, Tensor]:
         advantage = minibatch["advantage"]
         if self.normalize_advantage:
@@ -175,5 +188,7 @@ class LeanClipPPOLoss(ClipPPOLoss):  # type: ignore[misc]
     ) -> dict[str, Tensor]:
         clip_epsilon = self._value_clip_epsilon
         old_value = minibatch["state_value"] if clip_epsilon is not None else None
-        loss = value_loss(value, minibatch["value_target"], old_value=old_value, clip_epsilon=clip_epsilon)
+        loss = value_loss(
+            value, minibatch["value_target"], old_value=old_value, clip_epsilon=clip_epsilon
+        )
         return {"loss_critic": self._value_coefficient * loss}

@@ -21,7 +21,8 @@ def generalized_advantage_estimate(
     discount: float,
     gae_lambda: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return advantages and value targets, both float32 ``[N, T]`` (Schulman et al. 2016, equation 16).
+    """Return advantages and value targets, both float32 ``[N, T]`` (Schulman et al. 2016, equation
+    16).
 
     The value of the successor counts unless the step terminated; the recursion is cut wherever an
     episode is done. So a truncated episode bootstraps exactly, from the value of its last
@@ -66,7 +67,8 @@ def _discounted_sum(delta: NDArray[np.float64], decay: NDArray[np.float64]) -> N
 
 
 def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return ``1 - Var[target - prediction] / Var[target]``, a scalar; NaN when the target is constant.
+    """Return ``1 - Var[target - prediction] / Var[target]``, a scalar; NaN when the target is
+    constant.
 
     1 is a perfect value function, 0 one no better than a constant.
     """

@@ -18,7 +18,8 @@ Architecture = Literal["dual", "detach", "shared"]
 
 
 class ActorCritic(nn.Module):
-    """An encoder, an action head and a value head: ``[*batch, *observation]`` to distribution and value.
+    """An encoder, an action head and a value head: ``[*batch, *observation]`` to distribution and
+    value.
 
     Args:
         make_encoder: returns a new module from observations to ``[*batch, output_size]``, with an
@@ -77,7 +78,9 @@ class ActorCritic(nn.Module):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return action, its log-probability ``[N]`` and value ``[N]`` for observations ``[N, *shape]``."""
+        """Return action, its log-probability ``[N]`` and value ``[N]`` for observations ``[N,
+        *shape]``.
+        """
         features = self.encoder(observation)
         parameters = self.action_head(features)
         head = self.action_head
@@ -85,7 +88,9 @@ class ActorCritic(nn.Module):
         log_probability, _ = head.evaluate(parameters, action)
         return action, log_probability, self._value(observation, features)
 
-    def evaluate_actions(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate_actions(
+        self, observation: Tensor, action: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probability, entropy and value, each ``[*batch]``, of stored actions."""
         parameters, value = self(observation)
         log_probability, entropy = self.action_head.evaluate(parameters, action)
@@ -96,7 +101,9 @@ class ActorCritic(nn.Module):
         return _trainable(self.encoder, self.action_head)
 
     def value_parameters(self) -> list[nn.Parameter]:
-        """Return what only the value loss trains: the value head and, if it has its own, its encoder."""
+        """Return what only the value loss trains: the value head and, if it has its own, its
+        encoder.
+        """
         return _trainable(self.value_encoder, self.value_head)
 
     def _value(self, observation: Tensor, features: Tensor | None) -> Tensor:
@@ -109,7 +116,7 @@ class ActorCritic(nn.Module):
 
 
 class MLPActorCritic(ActorCritic):
-    """The two-headed model that PPO trains; with `rl_training.models.mlp.MLP` encoders by default."""
+    """The two-headed model that PPO trains."""
 
 
 class MLPPPGModel(ActorCritic):
@@ -138,7 +145,7 @@ class MLPPPGModel(ActorCritic):
             orthogonal_(self.auxiliary_head, 1.0)
 
     def auxiliary(self, observation: Tensor) -> tuple[Parameters, Tensor, Tensor]:
-        """Return distribution parameters, auxiliary value ``[*batch]`` and true value ``[*batch]``."""
+        """Return distribution parameters, auxiliary value and true value, both ``[*batch]``."""
         features = self.encoder(observation)
         auxiliary_value = _scalar(self.auxiliary_head, features)
         return self.action_head(features), auxiliary_value, self._value(observation, features)
@@ -162,5 +169,7 @@ def _trainable(*modules: nn.Module | None) -> list[nn.Parameter]:
 def _output_size(encoder: nn.Module) -> int:
     size = getattr(encoder, "output_size", None)
     if not isinstance(size, int):
-        raise TypeError(f"encoder {type(encoder).__name__} needs an integer attribute 'output_size'.")
+        raise TypeError(
+            f"encoder {type(encoder).__name__} needs an integer attribute 'output_size'."
+        )
     return size

@@ -27,7 +27,8 @@ def encoder_factory(
     """Return a function that makes a new encoder at each call.
 
     Args:
-        encoder: ``auto`` or ``mlp``; or a class (``"module:Class"`` or the class itself) called with
+        encoder: ``auto`` or ``mlp``; or a class (``"module:Class"`` or the class itself) called
+            with
             ``observation_shape, hidden_sizes, activation`` by keyword, that has an ``output_size``.
         observation_shape: of one observation.
         hidden_sizes: units of each hidden layer.
@@ -66,7 +67,8 @@ def head_factory(
     """Return a function from a number of features to the action head.
 
     Args:
-        num_actions: how many discrete actions there are, or how many dimensions a continuous one has.
+        num_actions: how many discrete actions there are, or how many dimensions a continuous
+            one has.
         discrete: Categorical; otherwise Gaussian.
         log_std_init: the Gaussian's first log standard deviation.
         gsde: state-dependent exploration, resampled every ``gsde_resample_interval`` steps.

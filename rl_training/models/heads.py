@@ -45,7 +45,7 @@ class ActionHead(nn.Module, ABC):
 
     @abstractmethod
     def draw(self, parameters: Parameters, generator: torch.Generator | None) -> Tensor:
-        """Return one sample per row, apart from any rollout: nothing of the head's state changes."""
+        """Return one sample per row, apart from any rollout: the head's state stays."""
 
     @abstractmethod
     def mode(self, parameters: Parameters) -> Tensor:
@@ -53,7 +53,9 @@ class ActionHead(nn.Module, ABC):
 
     @abstractmethod
     def evaluate(self, parameters: Parameters, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy of ``action``, both ``[*batch]``, summed over action dimensions."""
+        """Return log-probability and entropy of ``action``, both ``[*batch]``, summed over action
+        dimensions.
+        """
 
     @abstractmethod
     def kl_divergence(self, old: Parameters, new: Parameters) -> Tensor:
@@ -61,10 +63,14 @@ class ActionHead(nn.Module, ABC):
 
     @abstractmethod
     def torch_distribution(self) -> tuple[type[Any], dict[str, Any]]:
-        """Return the distribution class (and its keyword arguments) that a TorchRL actor is built with."""
+        """Return the distribution class (and its keyword arguments) that a TorchRL actor is built
+        with.
+        """
 
     def torch_parameters(self, parameters: Parameters) -> Parameters:
-        """Return the parameters as ``torch_distribution`` takes them, in the order of ``parameter_keys``."""
+        """Return the parameters as ``torch_distribution`` takes them, in the order of
+        ``parameter_keys``.
+        """
         return parameters
 
     def exploration_state(self) -> dict[str, Any]:
@@ -125,7 +131,8 @@ class CategoricalHead(ActionHead):
 
 
 class GaussianHead(ActionHead):
-    """Independent Gaussians with a state-independent log standard deviation; actions ``[*batch, A]``.
+    """Independent Gaussians with a state-independent log standard deviation; actions ``[*batch,
+    A]``.
 
     Actions are stored unclipped: clipping to the bounds (or the tanh of ``squash``) happens in the
     environment layer, so log-probabilities and divergences are those of the plain Gaussian, in
@@ -181,7 +188,7 @@ class GaussianHead(ActionHead):
 
     def torch_distribution(self) -> tuple[type[Any], dict[str, Any]]:
         """Return TorchRL's `IndependentNormal`, whose scale is used as it is."""
-        from torchrl.modules import IndependentNormal  # noqa: PLC0415  costs a second of import
+        from torchrl.modules import IndependentNormal
 
         return IndependentNormal, {}
 
@@ -223,7 +230,7 @@ class StateDependentNoiseHead(GaussianHead):
         return mean, 0.5 * (variance + self._VARIANCE_FLOOR).log()
 
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tensor]:
-        """Return one exploration matrix ``[N, F, A]`` a step, the same one until it is resampled."""
+        """Return an exploration matrix ``[N, F, A]`` a step, the same until it is resampled."""
         std = self.log_std.detach().exp()
         if self.resample_interval < 0:
             self._matrix = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """Hidden layers, each followed by the activation: ``[*batch, *input_shape] -> [*batch, output_size]``.
+    """Hidden layers, each followed by the activation: ``[*batch, *input_shape] -> [*batch,
+    output_size]``.
 
     It calls the linear kernels itself: `nn.Sequential` costs as much again per step on networks
     this small. Inputs of another dtype (integers, float64) are converted to float32.
@@ -32,11 +35,11 @@ class MLP(nn.Module):
         self.input_dimensions = len(input_shape)
         sizes = [math.prod(input_shape), *hidden_sizes]
         self.layers = nn.ModuleList(
-            nn.Linear(inputs, outputs) for inputs, outputs in zip(sizes, sizes[1:], strict=False)
+            nn.Linear(inputs, outputs) for inputs, outputs in itertools.pairwise(sizes)
         )
         self.output_size = sizes[-1]
         self.activation = ACTIVATIONS[activation]
-        self._linears = tuple(self.layers)
+        self._linears = tuple(cast("nn.Linear", layer) for layer in self.layers)
 
     def forward(self, observation: Tensor) -> Tensor:
         """Return the last hidden layer's output, ``[*batch, output_size]``."""
@@ -51,7 +54,8 @@ class MLP(nn.Module):
 
 
 def orthogonal_(module: nn.Module, gain: float) -> None:
-    """Give every linear and convolution layer of ``module`` orthogonal weights of ``gain`` and zero biases.
+    """Give every linear and convolution layer of ``module`` orthogonal weights of ``gain`` and zero
+    biases.
 
     The initialisation of OpenAI baselines: sqrt(2) for hidden layers, 0.01 for the policy's head,
     1 for the value's head.

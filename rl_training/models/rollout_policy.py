@@ -1,4 +1,6 @@
-"""The policy as a Collector calls it: one forward of the actor per step, noise drawn once per rollout."""
+"""The policy as a Collector calls it: one forward of the actor per step, noise drawn once per
+rollout.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from torch import Tensor
 from rl_training.models.actor_critic import ActorCritic
 
 
-class RolloutPolicy(TensorDictModuleBase):  # type: ignore[misc]
+class RolloutPolicy(TensorDictModuleBase):
     """Reads ``observation``, writes ``action``.
 
     Log-probabilities and values are left to one forward over the whole batch after the rollout, by

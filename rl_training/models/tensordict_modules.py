@@ -1,4 +1,6 @@
-"""An `ActorCritic` as TorchRL modules on TensorDict keys, for loops of one's own and for TorchRL's losses."""
+"""An `ActorCritic` as TorchRL modules on TensorDict keys, for loops of one's own and for TorchRL's
+losses.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class _Value(nn.Module):
 
 
 def policy_module(model: ActorCritic) -> ProbabilisticActor:
-    """Return the policy: reads ``observation``, writes the parameters, ``action`` and ``action_log_prob``."""
+    """Return the policy: reads ``observation``, writes the parameters, ``action`` and
+    ``action_log_prob``.
+    """
     head = model.action_head
     distribution_class, keywords = head.torch_distribution()
     return ProbabilisticActor(

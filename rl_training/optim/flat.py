@@ -6,6 +6,7 @@ number of kernel calls. As views of one tensor, clipping and Adam are a dozen ke
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 
 class FlatParameters:
-    """Makes every parameter of ``groups`` a view of ``flat``, in the order given, without copies left behind.
+    """Makes every parameter of ``groups`` a view of ``flat``, in the order given, without copies
+    left behind.
 
     Restoring must write into ``flat`` (or the parameters) in place; assigning new tensors would cut
     the views. A parameter that appears in an earlier group is not repeated.
@@ -43,10 +45,11 @@ class FlatParameters:
     def select(self, *names: str) -> tuple[list[nn.Parameter], Tensor]:
         """Return the parameters of adjacent groups and the slice of ``flat`` that holds them."""
         ranges = [self._ranges[name] for name in names]
-        if any(left[1] != right[0] for left, right in zip(ranges, ranges[1:], strict=False)):
+        if any(left[1] != right[0] for left, right in itertools.pairwise(ranges)):
             raise ValueError(f"groups {names} are not adjacent in {list(self._ranges)}")
         parameters = [p for name in names for p in self.groups[name]]
-        # `.data` drops the record of being a view, which a compiled graph could not update in place.
+        # `.data` drops the record of being a view, which a compiled graph could not update in
+        # place.
         return parameters, self.flat[ranges[0][0] : ranges[-1][1]].data
 
 

@@ -1,4 +1,6 @@
-"""One gradient step as one function: loss, gradients, clipping and Adam, compiled to one graph on request."""
+"""One gradient step as one function: loss, gradients, clipping and Adam, compiled to one graph on
+request.
+"""
 
 from __future__ import annotations
 
@@ -55,20 +57,21 @@ class GradientStep:
             self._apply = _maybe_compile(self._apply_gradient, compile)
 
     def __call__(self, batch: Minibatch, indices: Tensor) -> Tensor:
-        """Take one step on ``batch[indices]`` and return its metrics as one vector (see ``metric_names``).
+        """Take one step on ``batch[indices]`` and return its metrics as one vector (see
+        ``metric_names``).
 
         Args:
             batch: tensors ``[M, ...]`` and 0-dim coefficients, which are passed on as they are.
             indices: int64 ``[B]``.
         """
         if self.max_kl is None:
-            return cast("Tensor", self._step(dict(batch), indices))
+            return self._step(dict(batch), indices)
         gradient, metrics = self._compute(dict(batch), indices)
         approx_kl = metrics[self.metric_names.index("approx_kl")]
         self.stopped = bool(approx_kl > self.max_kl)
         if not self.stopped:
             self._apply(gradient)
-        return cast("Tensor", metrics)
+        return metrics
 
     def _full_step(self, batch: dict[str, Tensor], indices: Tensor) -> Tensor:
         gradient, metrics = self._gradient(batch, indices)
@@ -110,13 +113,18 @@ def compile_isolated(function: _Function) -> _Function:
     """
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         raise UserError(
-            "compile needs a C++ compiler and none was found: install one, or switch it off with --no-compile."
+            "compile needs a C++ compiler and none was found: "
+            "install one, or switch it off with --no-compile."
         )
     torch._dynamo.config.trace_autograd_ops = True
     method = cast("types.MethodType", function)
     plain = cast("types.FunctionType", method.__func__)
     own = types.FunctionType(
-        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+        plain.__code__.replace(),
+        plain.__globals__,
+        plain.__name__,
+        plain.__defaults__,
+        plain.__closure__,
     )
     compiled = torch.compile(
         types.MethodType(own, method.__self__),

@@ -14,18 +14,18 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, require
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
-from rl_training.optim import FlatAdam, GradientStep
+from rl_training.optim import FlatAdam
 from rl_training.recipes.ppo import PPO, ClippedPolicyConfig
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
 @dataclass(kw_only=True)
 class PPGConfig(ClippedPolicyConfig):
-    """PPG's hyperparameters, under the paper's names; the defaults are the paper's and its code's."""
+    """PPG's hyperparameters, under the paper's names; defaults of the paper and its code."""
 
     learning_rate: float = 5e-4
     """Adam's step size in the policy phase."""
@@ -40,13 +40,17 @@ class PPGConfig(ClippedPolicyConfig):
     adam_epsilon: float = 1e-8
     """Adam's epsilon."""
     architecture: Architecture = "dual"
-    """``dual``: an encoder each; ``detach``: one, untouched by the value loss; ``shared``: one, trained by both."""
+    """``dual``: an encoder each; ``detach``: one, untouched by the value loss; ``shared``: one,
+    trained by both.
+    """
     policy_iterations: int = 32
     """Iterations of a policy phase (N_pi)."""
     policy_epochs: int = 1
     """Passes of the policy loss over each batch (E_pi)."""
     value_epochs: int = 1
-    """Passes of the value loss over each batch (E_V); equal to ``policy_epochs``, both are trained together."""
+    """Passes of the value loss over each batch (E_V); equal to ``policy_epochs``, both are trained
+    together.
+    """
     auxiliary_epochs: int = 6
     """Passes over the phase's data in the auxiliary phase (E_aux); 0 leaves the phase out."""
     auxiliary_minibatches: int = 512
@@ -62,23 +66,26 @@ class PPGConfig(ClippedPolicyConfig):
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
         for key in ("policy_iterations", "policy_epochs", "value_epochs", "auxiliary_minibatches"):
-            if getattr(self, key) < 1:
-                raise UserError(f"algorithm.{key} must be at least 1, got {getattr(self, key)}.")
+            self._require(getattr(self, key) >= 1, key, "be at least 1")
         for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
-            if getattr(self, key) < 0:
-                raise UserError(f"algorithm.{key} must not be negative, got {getattr(self, key)}.")
-        if self.auxiliary_learning_rate <= 0:
-            raise UserError(
-                f"algorithm.auxiliary_learning_rate must be positive, got {self.auxiliary_learning_rate}."
-            )
+            self._require(getattr(self, key) >= 0, key, "not be negative")
+        self._require(self.auxiliary_learning_rate > 0, "auxiliary_learning_rate", "be positive")
         samples = self.policy_iterations * self.num_steps * config.num_envs
-        if self.auxiliary_minibatches > samples:
-            raise UserError(
-                f"algorithm.auxiliary_minibatches must be at most the {samples} samples of a phase, "
-                f"got {self.auxiliary_minibatches}."
-            )
-        if config.model.shared_trunk:
-            raise UserError("model.shared_trunk is PPO's; PPG has algorithm.architecture.")
+        self._require(
+            self.auxiliary_minibatches <= samples,
+            "auxiliary_minibatches",
+            f"be at most the {samples} samples of a phase",
+        )
+        require(
+            self.architecture != "shared" or self.policy_epochs == self.value_epochs,
+            "algorithm.value_epochs",
+            "must equal policy_epochs: architecture shared trains both losses together",
+        )
+        require(
+            not config.model.shared_trunk,
+            "model.shared_trunk",
+            "is PPO's; PPG has algorithm.architecture",
+        )
 
 
 class PPG(PPO):
@@ -108,7 +115,9 @@ class PPG(PPO):
         self._phase: list[dict[str, Tensor]] = []
 
     def _build_model(self) -> MLPPPGModel:
-        return cast("MLPPPGModel", self._make_model(MLPPPGModel, self.config.algorithm.architecture))
+        return cast(
+            "MLPPPGModel", self._make_model(MLPPPGModel, self.config.algorithm.architecture)
+        )
 
     def _parameter_groups(self) -> dict[str, list[torch.nn.Parameter]]:
         return {**super()._parameter_groups(), "auxiliary": self.model.auxiliary_parameters()}
@@ -119,13 +128,11 @@ class PPG(PPO):
         if self._joint:
             super()._make_optimizers()
             return
-        if config.architecture == "shared":
-            raise UserError(
-                "algorithm.architecture shared trains both losses together: policy_epochs and value_epochs must be equal."
-            )
         self.optimizers["policy"] = self._make_adam("policy")
         self.optimizers["value"] = self._make_adam("value")
-        self._step = self._make_step(self._policy_loss, self.optimizers["policy"], max_kl=self._max_kl)
+        self._step = self._make_step(
+            self._policy_loss, self.optimizers["policy"], max_kl=self._max_kl
+        )
         self._value_step = self._make_step(self._value_loss, self.optimizers["value"])
 
     def _scheduled_optimizers(self) -> list[FlatAdam]:
@@ -149,7 +156,10 @@ class PPG(PPO):
         samples = self.config.algorithm.policy_iterations * self.frames_per_batch
         specs = self.environment.observation_spec["observation"]
         per_sample = specs.dtype.itemsize * specs.shape[1:].numel() + torch.float32.itemsize
-        return [f"auxiliary phase: {samples:,} samples every {samples:,} steps, {samples * per_sample / 1e6:.2f} MB"]
+        return [
+            f"auxiliary phase: {samples:,} samples every {samples:,} steps, "
+            f"{samples * per_sample / 1e6:.2f} MB"
+        ]
 
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
         config = self.config.algorithm
@@ -176,7 +186,8 @@ class PPG(PPO):
         return metrics
 
     def auxiliary_update(self) -> dict[str, Tensor]:
-        """Run the auxiliary phase on the data gathered since the last one, forget it, and return ``aux/*`` metrics.
+        """Run the auxiliary phase on the data gathered since the last one, forget it, and return
+        ``aux/*`` metrics.
 
         Raises:
             UserError: no data has been gathered.
@@ -201,9 +212,7 @@ class PPG(PPO):
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
 
     @torch.no_grad()
-    def _old_policy(
-        self, observation: Tensor, minibatches: Sequence[Tensor]
-    ) -> dict[str, Tensor]:
+    def _old_policy(self, observation: Tensor, minibatches: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the distribution of the policy as it now is, ``[M, ...]`` per parameter.
 
         In the very minibatches that the phase begins with: the same rows multiplied in another
@@ -220,7 +229,9 @@ class PPG(PPO):
 
     def _auxiliary_metrics(self, taken: Tensor, seconds: float) -> dict[str, Tensor]:
         names = self._auxiliary_step.metric_names
-        metrics = {f"aux/{name}": value for name, value in zip(names, taken.mean(0).unbind(0), strict=True)}
+        metrics = {
+            f"aux/{name}": value for name, value in zip(names, taken.mean(0).unbind(0), strict=True)
+        }
         divergence = taken[:, names.index("kl")]
         metrics["aux/kl_first"], metrics["aux/kl_last"] = divergence[0], divergence[-1]
         metrics["time/auxiliary_phase"] = torch.tensor(seconds)
@@ -237,7 +248,9 @@ class PPG(PPO):
 
 
 def train_ppg(config: Any, **overrides: Any) -> TrainResult:
-    """Train PPG as ``config`` says (a `TrainConfig` or the path of a preset), with any field overridden."""
+    """Train PPG as ``config`` says (a `TrainConfig` or the path of a preset), with any field
+    overridden.
+    """
     return train_with_overrides("ppg", config, overrides)
 
 

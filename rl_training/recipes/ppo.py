@@ -16,7 +16,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_training.algorithm import Algorithm
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, require
 from rl_training.envs import space_to_dict
 from rl_training.errors import UserError
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
@@ -62,7 +62,9 @@ class ClippedPolicyConfig:
     normalize_advantage: Literal["minibatch", "batch", "off"] = "minibatch"
     """Over what advantages get mean 0 and deviation 1."""
     target_kl: float | None = None
-    """Stop an iteration's updates before a minibatch whose KL estimate exceeds 1.5 times this; None: never."""
+    """Stop an iteration's updates before a minibatch whose KL estimate exceeds 1.5 times this;
+    None: never.
+    """
     adam_epsilon: float = 1e-5
     """Adam's epsilon."""
     log_std_init: float = 0.0
@@ -77,30 +79,30 @@ class ClippedPolicyConfig:
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         for key in ("learning_rate", "num_steps", "clip_epsilon", "adam_epsilon"):
-            if getattr(self, key) <= 0:
-                raise UserError(f"algorithm.{key} must be positive, got {getattr(self, key)}.")
+            self._require(getattr(self, key) > 0, key, "be positive")
         for key in ("max_gradient_norm", "value_clip_epsilon", "target_kl"):
             value = getattr(self, key)
-            if value is not None and value <= 0:
-                raise UserError(f"algorithm.{key} must be positive or null, got {value}.")
+            self._require(value is None or value > 0, key, "be positive or null")
         for key in ("discount", "gae_lambda"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise UserError(f"algorithm.{key} must lie in [0, 1], got {getattr(self, key)}.")
+            self._require(0 <= getattr(self, key) <= 1, key, "lie in [0, 1]")
         batch = self.num_steps * config.num_envs
-        if not 2 <= self.minibatch_size <= batch:
-            raise UserError(
-                f"algorithm.minibatch_size must lie in [2, {batch}] "
-                f"(num_steps {self.num_steps} x num_envs {config.num_envs}), got {self.minibatch_size}."
-            )
-        if self.gsde_resample_interval != -1 and self.gsde_resample_interval < 1:
-            raise UserError(
-                f"algorithm.gsde_resample_interval must be -1 or at least 1, got {self.gsde_resample_interval}."
-            )
+        self._require(
+            2 <= self.minibatch_size <= batch,
+            "minibatch_size",
+            f"lie in [2, {batch}] (num_steps {self.num_steps} x num_envs {config.num_envs})",
+        )
+        interval = self.gsde_resample_interval
+        self._require(interval == -1 or interval > 0, "gsde_resample_interval", "be -1 or positive")
+
+    def _require(self, holds: bool, key: str, what: str) -> None:
+        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")
 
 
 @dataclass(kw_only=True)
 class PPOConfig(ClippedPolicyConfig):
-    """PPO's hyperparameters, under the paper's names; the defaults are the paper's for continuous control."""
+    """PPO's hyperparameters, under the paper's names; the defaults are the paper's for continuous
+    control.
+    """
 
     num_epochs: int = 10
     """Passes over each batch (the paper's K)."""
@@ -108,8 +110,7 @@ class PPOConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        if self.num_epochs < 1:
-            raise UserError(f"algorithm.num_epochs must be at least 1, got {self.num_epochs}.")
+        self._require(self.num_epochs >= 1, "num_epochs", "be at least 1")
 
 
 class PPO(Algorithm):
@@ -136,14 +137,18 @@ class PPO(Algorithm):
         self.rollout_policy = RolloutPolicy(self.model, generator=self.generators["rollout"])
 
     def _build_model(self) -> ActorCritic:
-        return self._make_model(MLPActorCritic, "shared" if self.config.model.shared_trunk else "dual")
+        return self._make_model(
+            MLPActorCritic, "shared" if self.config.model.shared_trunk else "dual"
+        )
 
     def _make_model(self, cls: type[ActorCritic], architecture: Architecture) -> ActorCritic:
         config, model = self.config.algorithm, self.config.model
         space = space_to_dict(self.action_space)
         discrete = space["type"] == "Discrete"
         if discrete and (config.gsde or config.squash):
-            raise UserError("algorithm.gsde and algorithm.squash need continuous actions (a Box space).")
+            raise UserError(
+                "algorithm.gsde and algorithm.squash need continuous actions (a Box space)."
+            )
         return cls(
             make_encoder=encoder_factory(
                 encoder=model.encoder,
@@ -217,11 +222,15 @@ class PPO(Algorithm):
 
     def before_collection(self) -> None:
         """Draw the rollout's noise."""
-        self.rollout_policy.begin_rollout(self.config.algorithm.num_steps, self.environment.num_envs)
+        self.rollout_policy.begin_rollout(
+            self.config.algorithm.num_steps, self.environment.num_envs
+        )
 
     @torch.no_grad()
     def after_collection(self, batch: TensorDictBase) -> None:
-        """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, of the collecting parameters."""
+        """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, of the collecting
+        parameters.
+        """
         observation, action = batch.get("observation"), batch.get("action")
         log_probability, _, value = self.model.evaluate_actions(
             observation.to(self.device), action.to(self.device)
@@ -241,8 +250,12 @@ class PPO(Algorithm):
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
         config = self.config.algorithm
         remaining = 1.0 - self.progress()
-        learning_rate = config.learning_rate * (remaining if config.learning_rate_schedule == "linear" else 1.0)
-        clip_epsilon = config.clip_epsilon * (remaining if config.clip_schedule == "linear" else 1.0)
+        learning_rate = config.learning_rate * (
+            remaining if config.learning_rate_schedule == "linear" else 1.0
+        )
+        clip_epsilon = config.clip_epsilon * (
+            remaining if config.clip_schedule == "linear" else 1.0
+        )
         for optimizer in self._scheduled_optimizers():
             optimizer.learning_rate.fill_(learning_rate)
         self.loss_module.clip_epsilon.fill_(clip_epsilon)
@@ -260,7 +273,8 @@ class PPO(Algorithm):
 
     @torch.no_grad()
     def advantages(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Write ``advantage`` and ``value_target`` into the batch, and return its samples flat, ``[N * T, ...]``.
+        """Write ``advantage`` and ``value_target`` into the batch, and return its samples flat,
+        ``[N * T, ...]``.
 
         The value of a successor is the next step's own value while the episode goes on; only the
         last step's successors and those at a truncation need a forward of their own.
@@ -289,7 +303,14 @@ class PPO(Algorithm):
         if config.normalize_advantage == "batch":
             advantage = normalize(advantage)
         batch["advantage"], batch["value_target"] = advantage.unsqueeze(-1), target.unsqueeze(-1)
-        keys = ("observation", "action", "action_log_prob", "advantage", "value_target", "state_value")
+        keys = (
+            "observation",
+            "action",
+            "action_log_prob",
+            "advantage",
+            "value_target",
+            "state_value",
+        )
         samples = {key: batch[key].flatten(0, 1).to(self.device) for key in keys}
         for key in ("advantage", "value_target", "state_value"):
             samples[key] = samples[key].squeeze(-1)
@@ -298,13 +319,15 @@ class PPO(Algorithm):
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self._run_epochs(self._step, samples, self.config.algorithm.num_epochs)
 
-    def _run_epochs(self, step: GradientStep, samples: Mapping[str, Tensor], epochs: int) -> dict[str, Tensor]:
+    def _run_epochs(
+        self, step: GradientStep, samples: Mapping[str, Tensor], epochs: int
+    ) -> dict[str, Tensor]:
         """Take gradient steps over ``epochs`` shuffled passes; return the metrics' means."""
         count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
         taken: list[Tensor] = []
         for _ in range(epochs):
             permutation = torch.randperm(count, generator=self.generators["minibatch"])
-            for indices in permutation.split(size):
+            for indices in torch.split(permutation, size):
                 taken.append(step(samples, indices))
                 if step.stopped:
                     break
@@ -337,7 +360,9 @@ METRICS = {
 
 
 def train_ppo(config: Any, **overrides: Any) -> TrainResult:
-    """Train PPO as ``config`` says (a `TrainConfig` or the path of a preset), with any field overridden."""
+    """Train PPO as ``config`` says (a `TrainConfig` or the path of a preset), with any field
+    overridden.
+    """
     return train_with_overrides("ppo", config, overrides)
 
 

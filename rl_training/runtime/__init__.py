@@ -1,5 +1,6 @@
-"""Runs, checkpoints, loggers, callbacks, devices and seeds. Names are imported on first use: torch
-only comes with what needs it.
+"""Runs, checkpoints, loggers, callbacks, devices and seeds.
+
+Names are imported on first use: torch only comes with what needs it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
         LoadedPolicy,
         NoCheckpointError,
         digest,
-        export_checkpoint,
         latest_intact,
         load_checkpoint,
         load_policy,
         resolve_checkpoint,
+        save_alone,
         save_checkpoint,
+        save_policy,
         verify,
     )
     from rl_training.runtime.devices import resolve_device, set_torch_threads
@@ -60,12 +62,13 @@ _HOMES = {
         "LoadedPolicy",
         "NoCheckpointError",
         "digest",
-        "export_checkpoint",
         "latest_intact",
         "load_checkpoint",
         "load_policy",
         "resolve_checkpoint",
+        "save_alone",
         "save_checkpoint",
+        "save_policy",
         "verify",
     ),
     "devices": ("resolve_device", "set_torch_threads"),
@@ -96,12 +99,13 @@ __all__ = [  # noqa: RUF022 (grouped by module)
     "LoadedPolicy",
     "NoCheckpointError",
     "digest",
-    "export_checkpoint",
     "latest_intact",
     "load_checkpoint",
     "load_policy",
     "resolve_checkpoint",
+    "save_alone",
     "save_checkpoint",
+    "save_policy",
     "verify",
     "resolve_device",
     "set_torch_threads",

@@ -1,8 +1,7 @@
-"""What happens beside learning: evaluation, checkpoints, early stops. A user's own callback is a
-subclass of `Callback`.
+"""What happens beside learning: evaluation, checkpoints, early stops.
 
-All intervals are in environment steps. An interval that has gone by since the last iteration fires
-once, however often it fits.
+A user's own callback is a subclass of `Callback`. All intervals are in environment steps. An
+interval that has gone by since the last iteration fires once, however often it fits.
 
 The loop calls every callback of one hook before it acts on what they asked for.
 `TrainContext.save_checkpoint` in particular is a request: one checkpoint is written after the last
@@ -47,8 +46,9 @@ class TrainContext(Protocol):
         """End training after this iteration, in good order."""
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate the policy now; every callback's `Callback.on_evaluation` gets the record, which
-        is also returned.
+        """Evaluate the policy now and return the record.
+
+        Every callback's `Callback.on_evaluation` gets it too, before this returns.
         """
 
     def save_checkpoint(self, *, best: bool = False) -> None:
@@ -75,8 +75,9 @@ class Callback:
         """After the last iteration."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, as `state.encode_state` takes it. No clocks: it is part
-        of the digest.
+        """Return what a resumed run needs, as `state.encode_state` takes it.
+
+        No clocks: it is part of the digest.
         """
         return {}
 
@@ -113,8 +114,9 @@ class StepInterval:
 
 
 class EvaluationCallback(Callback):
-    """Evaluates every ``interval`` steps, records each evaluation, also others', and keeps the
-    checkpoint of the best.
+    """Evaluates every ``interval`` steps and keeps the checkpoint of the best evaluation.
+
+    Every evaluation is recorded and compared, also one that something else asked for.
     """
 
     def __init__(self, *, interval: int | None, keep_best: bool = True) -> None:

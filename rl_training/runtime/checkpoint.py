@@ -1,7 +1,6 @@
-"""Checkpoints that cannot run code and survive a crash at any moment: safetensors and JSON, hashed,
-published by one rename.
+"""Checkpoints that cannot run code and survive a crash at any moment.
 
-A checkpoint is a directory::
+They are safetensors and JSON, hashed, and published by one rename. A checkpoint is a directory::
 
     step_000000050000/
       state.safetensors  state.json     all of the training state
@@ -70,23 +69,22 @@ __all__ = [
     "LoadedPolicy",
     "NoCheckpointError",
     "digest",
-    "export_checkpoint",
     "latest_intact",
     "list_checkpoints",
     "load_checkpoint",
     "load_policy",
     "read_link",
     "resolve_checkpoint",
+    "save_alone",
     "save_checkpoint",
+    "save_policy",
     "set_link",
     "verify",
 ]
 
 
 class CheckpointWriteError(CheckpointError):
-    """A checkpoint could not be written (a full disk, most often). What was there before is
-    untouched.
-    """
+    """A checkpoint could not be written, for a full disk most often; the older ones are whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +118,7 @@ def save_checkpoint(
     protect: Collection[Path] = (),
     best: bool = False,
 ) -> Path:
-    """Write a checkpoint, move ``latest`` (and ``best`` when asked) to it and delete what is no
-    longer kept.
+    """Write a checkpoint, move ``latest`` to it and delete what is no longer kept.
 
     A step that is there already and whole, with the same content, is kept as it is; otherwise the
     new one gets a name of its own and replaces the old one once it is complete.
@@ -163,7 +160,7 @@ def save_checkpoint(
     return path
 
 
-def export_checkpoint(
+def save_alone(
     path: str | os.PathLike[str],
     *,
     step: int,
@@ -171,42 +168,28 @@ def export_checkpoint(
     policy: Any,
     config: Mapping[str, Any],
 ) -> Path:
-    """Write a checkpoint as the directory ``path``, outside of a run; an earlier checkpoint there
-    is replaced.
+    """Write a whole checkpoint as the directory ``path``, outside of a run.
 
-    Args:
-        path: Where it goes; missing parents are created.
-        step: Environment steps done.
-        state: All of the training state; None writes the policy alone, which is enough for predict
-            and evaluate.
-        policy: The part that predict and evaluate need.
-        config: The configuration as plain JSON values.
+    An earlier checkpoint there is replaced, anything else is refused; missing parents are created.
+    The arguments are those of `save_checkpoint`.
 
     Raises:
-        CheckpointWriteError: the disk is full or refuses, or something else than a checkpoint is
-            already there.
+        CheckpointWriteError: the disk is full or refuses, or something else is already there.
         StateError: the state cannot be saved exactly.
     """
-    target = Path(path)
-    if os.path.lexists(target) and not (target / MANIFEST).is_file():
-        raise CheckpointWriteError(f"{target} exists and is no checkpoint: give another path.")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_directory(target.parent)
-        try:
-            if state is None:
-                _write_policy(ManifestWriter(temporary), step, policy, config)
-            else:
-                _write(temporary, step, state, policy, config)
-            swap_in(temporary, target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise CheckpointWriteError(
-            f"nothing was written to {target} ({error.strerror or error})."
-        ) from error
-    return target
+    return _publish_alone(Path(path), lambda place: _write(place, step, state, policy, config))
+
+
+def save_policy(
+    path: str | os.PathLike[str], *, step: int, policy: Any, config: Mapping[str, Any]
+) -> Path:
+    """Write a policy alone as the directory ``path``: enough for predict and evaluate.
+
+    What is there already is treated as by `save_alone`, which names the errors too.
+    """
+    return _publish_alone(
+        Path(path), lambda place: _write_policy(ManifestWriter(place), step, policy, config)
+    )
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> LoadedCheckpoint:
@@ -238,8 +221,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> LoadedCheckpoint:
 
 
 def load_policy(path: str | os.PathLike[str]) -> LoadedPolicy:
-    """Return the policy of a checkpoint, or of a ``policy/`` directory copied elsewhere, after
-    verifying its files.
+    """Return the policy of a checkpoint, or of a ``policy/`` directory copied elsewhere.
+
+    Its files are verified, and the checkpoint's list of files; the training state is not read.
 
     Raises:
         CheckpointError: no policy there, a damaged or planted file, or a newer schema.
@@ -262,9 +246,7 @@ def _manifest(directory: Path) -> dict[str, Any]:
 
 
 def _publish(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Let ``write`` fill a directory and give it its name in one step. A failed attempt leaves
-    nothing.
-    """
+    """Let ``write`` fill a directory, then name it in one step; a failed attempt leaves nothing."""
     temporary = temporary_directory(checkpoints)
     try:
         with held(temporary):
@@ -279,6 +261,26 @@ def _publish(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Pat
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_directory(checkpoints)
+    return target
+
+
+def _publish_alone(target: Path, write: Callable[[Path], None]) -> Path:
+    """Let ``write`` fill a directory beside ``target``, then put it there."""
+    if os.path.lexists(target) and not (target / MANIFEST).is_file():
+        raise CheckpointWriteError(f"{target} exists and is no checkpoint: give another path.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_directory(target.parent)
+        try:
+            write(temporary)
+            swap_in(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"nothing was written to {target} ({error.strerror or error})."
+        ) from error
     return target
 
 

@@ -1,5 +1,4 @@
-"""The directory ``checkpoints/`` of a run: names, the links ``latest`` and ``best``, what is kept,
-and finding a checkpoint.
+"""The directory ``checkpoints/`` of a run: names, links, what is kept, finding a checkpoint.
 
 ``latest`` and ``best`` are small text files with the name of a checkpoint: unlike symbolic links
 they survive copies, archives and every file system, and they are replaced in one step.
@@ -32,15 +31,14 @@ _TRASH = ".trash-"
 
 
 class NoCheckpointError(CheckpointError):
-    """A run has no checkpoint at all, not even a damaged one: it starts again from its config at
-    step 0.
+    """A run has no checkpoint at all, not even a damaged one.
+
+    It starts again from its config at step 0.
     """
 
 
 def step_name(checkpoints: Path, step: int) -> str:
-    """Return a name that is free for a checkpoint at ``step``: ``step_<12 digits>``, with ``_2``,
-    ``_3``, ... when that is taken.
-    """
+    """Return a free name for a checkpoint: ``step_<12 digits>``, then the same with ``_2`` ..."""
     name = base = f"step_{step:012d}"
     number = 1
     while os.path.lexists(checkpoints / name):
@@ -74,9 +72,7 @@ def set_link(checkpoints: Path, link: Link, checkpoint: Path) -> None:
 
 
 def read_link(checkpoints: Path, link: Link) -> Path | None:
-    """Return the checkpoint that ``latest`` or ``best`` names; None when there is no link or
-    nothing where it points.
-    """
+    """Return the checkpoint that ``latest`` or ``best`` names; None when there is none."""
     try:
         name = (checkpoints / link).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -89,9 +85,9 @@ def read_link(checkpoints: Path, link: Link) -> Path | None:
 def remove_superseded(
     checkpoints: Path, written: Path, keep_last: int, protect: Collection[Path]
 ) -> None:
-    """Delete what is no longer kept: all but the last ``keep_last`` up to the step of ``written``,
-    the best and the protected ones.
+    """Delete what is no longer kept.
 
+    The last ``keep_last`` up to the step of ``written`` stay, the best and the protected ones.
     Later steps than the one just written come from a run that was resumed further back: they are
     left until training reaches them. An older checkpoint of the same step has been replaced. A
     failure to delete is logged, never raised.
@@ -120,8 +116,9 @@ def temporary_directory(checkpoints: Path) -> Path:
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Mark ``directory`` as in use by a living process: the system lifts the mark when the process
-    dies, however it dies.
+    """Mark ``directory`` as in use by a living process.
+
+    The system lifts the mark when the process dies, however it dies.
     """
     descriptor = _lock(directory)
     try:
@@ -162,11 +159,11 @@ def swap_in(written: Path, target: Path) -> None:
 
 
 def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool = False) -> Path:
-    """Return the checkpoint a user means: of a run (or its ``checkpoints``) the latest or the best,
-    otherwise the one given.
+    """Return the checkpoint a user means.
 
-    Also accepted: the files ``checkpoints/latest`` and ``checkpoints/best``, and a copied
-    ``policy/`` directory. Nothing is verified yet: loading does that.
+    Of a run (or its ``checkpoints``) that is the latest or the best, otherwise the one given. Also
+    accepted: the files ``checkpoints/latest`` and ``checkpoints/best``, and a copied ``policy/``
+    directory. Nothing is verified yet: loading does that.
 
     Raises:
         CheckpointError: there is nothing there, or no such checkpoint in the run.
@@ -193,8 +190,9 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
 
 
 def latest_intact(run_dir: str | os.PathLike[str]) -> Path:
-    """Return the newest checkpoint of a run whose every file is as it was written; each damaged one
-    before it is logged by name.
+    """Return the newest checkpoint of a run whose every file is as it was written.
+
+    Each damaged one that is passed over is logged by name.
 
     Raises:
         NoCheckpointError: the run has no checkpoint yet.
@@ -216,8 +214,7 @@ def latest_intact(run_dir: str | os.PathLike[str]) -> Path:
 
 
 def verify(checkpoint: str | os.PathLike[str]) -> None:
-    """Check every file of a checkpoint (or of a ``policy/`` directory) against its manifest: size
-    and SHA-256.
+    """Check every file of a checkpoint, or of a ``policy/`` directory, against its manifest.
 
     Raises:
         CheckpointError: the message names the first file that is damaged, missing or out of place.
@@ -252,8 +249,9 @@ def _checkpoints_of(path: Path) -> Path | None:
 
 
 def _candidates(checkpoints: Path) -> list[Path]:
-    """Newest first, starting where ``latest`` points; later steps than that (of another branch, or
-    not yet linked) come last.
+    """Newest first, starting where ``latest`` points.
+
+    Later steps than that (of another branch, or published just before a crash) come last.
     """
     newest_first = list_checkpoints(checkpoints)[::-1]
     if not newest_first:
@@ -299,8 +297,7 @@ def _remove_if_abandoned(path: Path) -> None:
 
 
 def _lock(directory: Path) -> int | None:
-    """Return a descriptor that holds the lock on a directory; None where the system has no such
-    locks.
+    """Return a descriptor that holds the lock on a directory; None where there are no locks.
 
     Raises:
         OSError: another process holds it.

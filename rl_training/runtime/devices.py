@@ -10,8 +10,9 @@ _KNOWN = ("auto", "cpu", "cuda", "mps")
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
-    """Return the device a config names: ``auto`` (the CPU, which serves small networks best),
-    ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+    """Return the device a config names: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+
+    ``auto`` is the CPU, which serves small networks best.
 
     Raises:
         UserError: an unknown name, or a device this machine does not have.

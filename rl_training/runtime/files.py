@@ -1,5 +1,6 @@
-"""Files that survive a crash: written beside, flushed to the disk, then renamed; the directory
-entry is flushed as well.
+"""Files that survive a crash: written beside, flushed to the disk, then renamed.
+
+The directory's entry is flushed as well.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def write_durable(path: Path, data: bytes) -> None:
 
 
 def replace_durable(path: Path, data: bytes) -> None:
-    """Give ``path`` the content ``data`` in one step: a reader sees the old content or the new,
-    never a part.
+    """Give ``path`` the content ``data`` in one step.
+
+    A reader sees the old content or the new, never a part.
 
     Raises:
         OSError: the disk is full or refuses; the old content is then still there.

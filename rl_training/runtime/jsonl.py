@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 class JsonlLogger:
-    """Appends one JSON object per line. A line is there whole or not at all; numbers that JSON
-    lacks (NaN, infinity) become null.
+    """Appends one JSON object per line; a line is there whole or not at all.
 
-    Its state is the length of the file in bytes. Loading it cuts off what was written after the
-    checkpoint, so that a resumed run writes no line twice.
+    Numbers that JSON lacks (NaN, infinity) become null. Its state is the length of the file in
+    bytes. Loading it cuts off what was written after the checkpoint, so that a resumed run writes
+    no line twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,9 +34,7 @@ class JsonlLogger:
         self._heal()
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append ``{"step": step, **metrics}``. A full disk loses the line with one warning and
-        stops nothing.
-        """
+        """Append ``{"step": step, **metrics}``; a full disk costs the line and one warning."""
         line = (
             json.dumps({"step": step, **{key: _finite(value) for key, value in metrics.items()}})
             + "\n"
@@ -61,8 +59,9 @@ class JsonlLogger:
         return {"offset": self._offset}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Cut the file back to the length in ``state``; without one, to nothing. A shorter file
-        stays, with a warning.
+        """Cut the file back to the length in ``state``; without one, to nothing.
+
+        A shorter file stays, with a warning.
         """
         offset = int(state.get("offset", 0))
         if offset > self._offset:

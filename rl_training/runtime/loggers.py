@@ -1,5 +1,6 @@
-"""Where metrics go: lines of JSON, TensorBoard, Weights & Biases. A logger that fails while the run
-goes on never stops it.
+"""Where metrics go: lines of JSON, TensorBoard, Weights & Biases.
+
+A logger that fails while the run goes on never stops it.
 """
 
 from __future__ import annotations
@@ -59,11 +60,10 @@ class _FailSafe:
 
 
 class TensorBoardLogger(_FailSafe):
-    """Writes scalars to TensorBoard event files. The file and the (slow) import come with the first
-    metrics.
+    """Writes scalars to TensorBoard event files.
 
-    Event files only grow; after a resume TensorBoard is told to hide what came after the checkpoint
-    (``purge_step``).
+    The file and the (slow) import come with the first metrics. Event files only grow; after a
+    resume TensorBoard is told to hide what came after the checkpoint (``purge_step``).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -116,11 +116,10 @@ class TensorBoardLogger(_FailSafe):
 
 
 class WandbLogger(_FailSafe):
-    """Sends metrics to Weights & Biases, or to its local files. A resumed run goes on under the
-    same run id.
+    """Sends metrics to Weights & Biases, or to its local files.
 
-    The connection is opened with the first metrics. After a resume Weights & Biases itself skips
-    steps that it already has.
+    A resumed run goes on under the same run id. The connection is opened with the first metrics.
+    After a resume Weights & Biases itself skips steps that it already has.
     """
 
     def __init__(

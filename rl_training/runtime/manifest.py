@@ -1,5 +1,4 @@
-"""The manifest of a checkpoint: every file with its size and SHA-256, the schema version, the
-libraries.
+"""The manifest of a checkpoint: every file with size and SHA-256, schema version, libraries.
 
 The manifest is written last and hashes itself, so that no byte of a checkpoint goes unchecked.
 Reading is defensive: a checkpoint may be damaged or come from a stranger. Only listed, regular
@@ -36,8 +35,9 @@ class CheckpointError(UserError):
 
 
 class ManifestWriter:
-    """Writes the files of one checkpoint directory, each flushed to the disk, and at the end the
-    manifest that lists them.
+    """Writes the files of one checkpoint directory, and at the end the manifest that lists them.
+
+    Each file is on the disk before the next is begun.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -74,15 +74,16 @@ class ManifestWriter:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Return the manifest of ``directory`` after checking it against itself, and that nothing
-    unlisted lies beside it.
+    """Return the manifest of ``directory`` after checking it against itself.
+
+    Nothing may lie beside the listed files.
 
     Raises:
         CheckpointError: no manifest, a damaged one, a newer schema, an unsafe name, or a file that
             does not belong there.
     """
     path = directory / MANIFEST
-    data = _read_regular(path, directory)
+    data = _read_regular(path)
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -91,9 +92,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise damaged(path, "is not the manifest of an rl_training checkpoint")
     _check_schema(path, manifest)
     content = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
-    if manifest.get("manifest_sha256") != _own_hash(content) or data != json_bytes(
-        manifest, sort_keys=True
-    ):
+    as_written = json_bytes(manifest, sort_keys=True)
+    if manifest.get("manifest_sha256") != _own_hash(content) or data != as_written:
         raise damaged(path, "was changed after it was written")
     _check_listing(directory, _listed(path, manifest))
     return manifest
@@ -109,7 +109,7 @@ def read_verified(directory: Path, manifest: Mapping[str, Any], name: str) -> by
     entry = manifest["files"].get(name)
     if entry is None:
         raise damaged(directory / MANIFEST, f"does not list {name}")
-    data = _read_regular(path, directory, size=entry["size"])
+    data = _read_regular(path, size=entry["size"])
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise damaged(
             path, "was changed after it was written (its SHA-256 differs from the manifest)"
@@ -183,12 +183,12 @@ def _names_below(directory: Path) -> Iterator[str]:
             yield os.path.relpath(os.path.join(root, name), directory).replace(os.sep, "/")
 
 
-def _read_regular(path: Path, directory: Path, *, size: int | None = None) -> bytes:
-    """Read a file that is really there: no link, no device, nothing outside ``directory``."""
+def _read_regular(path: Path, *, size: int | None = None) -> bytes:
+    """Read a file that is really there: no link and no device. (A linked directory is unlisted.)"""
     try:
         mode = path.lstat()
-        if not stat.S_ISREG(mode.st_mode) or not path.resolve().is_relative_to(directory.resolve()):
-            raise damaged(path, "is not a regular file inside the checkpoint")
+        if not stat.S_ISREG(mode.st_mode):
+            raise damaged(path, "is not a regular file")
         if size is not None and mode.st_size != size:
             raise damaged(path, f"has {mode.st_size} bytes where the manifest says {size}")
         return path.read_bytes()

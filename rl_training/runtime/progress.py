@@ -26,9 +26,7 @@ class ProgressCallback(Callback):
         seconds: float = 5.0,
         return_metric: str = RETURN_METRIC,
     ) -> None:
-        """Write to ``stream`` (standard error), elsewhere than on a terminal at most every
-        ``seconds``.
-        """
+        """Write to ``stream`` (standard error); plain lines at most every ``seconds``."""
         self._stream = sys.stderr if stream is None else stream
         self._seconds = seconds
         self._return_metric = return_metric

@@ -64,8 +64,9 @@ def make_run_dir(config: TrainConfig) -> Path:
 
 
 def create_training_run(config: TrainConfig, command: Sequence[str] | None = None) -> Run:
-    """Make a run directory for ``config`` and start the run; ``command`` is what started it, by
-    default this process's arguments.
+    """Make a run directory for ``config`` and start the run.
+
+    ``command`` is what started it, by default this process's arguments.
     """
     return Run.create(config, command)
 
@@ -78,8 +79,9 @@ def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
 
 
 class Run:
-    """One run directory. `create` makes and starts it, `open` only reads it: it starts again with
-    the first thing written.
+    """One run directory.
+
+    `create` makes and starts it. `open` only reads it: the first thing written starts it again.
     """
 
     def __init__(self, directory: Path, config: TrainConfig) -> None:
@@ -113,8 +115,9 @@ class Run:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: TrainConfig | None = None) -> Run:
-        """Read the run in the directory ``path``, with its own config or another one. Nothing is
-        written before it starts.
+        """Read the run in the directory ``path``, with its own config or another one.
+
+        Nothing is written before it starts.
 
         Raises:
             UserError: there is no run there, or its config cannot be used.
@@ -137,7 +140,8 @@ class Run:
 
     @property
     def status(self) -> str:
-        """The status in ``metadata.json``: running (or killed), finished, interrupted, failed;
+        """The status in ``metadata.json``: running (or killed), finished, interrupted, failed.
+
         ``unknown`` without one.
         """
         return str(self.metadata.get("status", "unknown"))
@@ -148,8 +152,7 @@ class Run:
         return self._earlier_seconds + time.monotonic() - self._clock_start
 
     def start(self, command: Sequence[str] | None = None) -> None:
-        """Take the run for this process: lock it, write ``config.yaml`` and ``metadata.json``, open
-        the logs.
+        """Take the run for this process: lock it, write config and metadata, open the logs.
 
         Raises:
             UserError: another process is training it, the directory cannot be written, or a
@@ -169,17 +172,16 @@ class Run:
             ) from error
 
     def update_config(self, config: TrainConfig) -> None:
-        """Take ``config`` (with a larger budget, say) for the rest of the run and write it to
-        ``config.yaml``.
-        """
+        """Take ``config`` for the rest of the run and write it to ``config.yaml``."""
         from rl_training.config import dump_yaml
 
         self.config = config
         replace_durable(self.directory / "config.yaml", dump_yaml(config).encode("utf-8"))
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record the metrics of one moment in every logger; values are numbers or 0-dimensional
-        tensors. Never stops the run.
+        """Record the metrics of one moment in every logger; this never stops the run.
+
+        Values are numbers or 0-dimensional tensors.
         """
         self.start()
         values = {name: float(value) for name, value in metrics.items()}
@@ -188,8 +190,9 @@ class Run:
             each.log(step, {**extra, **values})
 
     def log_evaluation(self, step: int, record: Mapping[str, Any]) -> None:
-        """Append ``record`` to ``evaluations.jsonl``; its numbers go to the other loggers as
-        ``eval/<name>``.
+        """Append ``record`` to ``evaluations.jsonl``.
+
+        Its numbers go to the other loggers as ``eval/<name>``.
         """
         self.start()
         assert self._evaluations is not None
@@ -206,8 +209,7 @@ class Run:
     def save_checkpoint(
         self, step: int, state: Any, policy: Any, best: bool = False
     ) -> Path | None:
-        """Write a checkpoint and return its path; None, with a warning, when the disk is full or
-        refuses: the run goes on.
+        """Write a checkpoint and return its path; None, with a warning, when the disk refuses.
 
         Args:
             step: Environment steps done.
@@ -219,8 +221,9 @@ class Run:
         return save_training_checkpoint(self, step=step, state=state, policy=policy, best=best)
 
     def state_dict(self) -> dict[str, Any]:
-        """Flush the logs to the disk and return their lengths and the wall time (for resuming; no
-        part of a digest).
+        """Flush the logs to the disk and return their lengths and the wall time.
+
+        It is for resuming and no part of a digest.
         """
         self.start()
         assert self._evaluations is not None
@@ -231,8 +234,9 @@ class Run:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Cut the logs back to where they were. With an empty ``state`` the run begins again:
-        nothing of the logs stays.
+        """Cut the logs back to where they were.
+
+        With an empty ``state`` the run begins again: nothing of the logs stays.
         """
         self.start()
         assert self._evaluations is not None
@@ -244,9 +248,7 @@ class Run:
             each.load_state_dict(saved.get(name, {}))
 
     def close(self, status: str, result: Mapping[str, Any] | None = None) -> None:
-        """Close the logs and write the status to ``metadata.json`` and, when there is one,
-        ``result.json``.
-        """
+        """Close the logs, write the status and, when there is one, ``result.json``."""
         if status not in STATUSES:
             raise ValueError(f"status must be one of {STATUSES}, not {status!r}")
         if not self._started:
@@ -317,8 +319,9 @@ class Run:
 def save_training_checkpoint(
     run: Run, *, step: int, state: Any, policy: Any, best: bool = False
 ) -> Path | None:
-    """Write a checkpoint of ``run`` as its config says (how many stay, whether the best does); None
-    with a warning on a full disk.
+    """Write a checkpoint of ``run`` as its config says; None, with a warning, on a full disk.
+
+    The config says how many stay, and whether the best does.
     """
     settings = run.config.checkpoint
     try:

@@ -13,15 +13,17 @@ import torch
 
 
 def derive_seed(seed: int, stream: str) -> int:
-    """Return a seed of 63 bits for a named stream: other for every seed and every name, the same on
-    every machine.
+    """Return a seed of 63 bits for a named stream.
+
+    It is another one for every seed and every name, and the same on every machine.
     """
     return int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little") >> 1
 
 
 def generator(seed: int, stream: str) -> torch.Generator:
-    """Return a generator on the CPU for a named stream, such as ``"minibatches"``. Streams do not
-    disturb one another.
+    """Return a generator on the CPU for a named stream, such as ``"minibatches"``.
+
+    Streams do not disturb one another.
     """
     return torch.Generator().manual_seed(derive_seed(seed, stream))
 
@@ -35,8 +37,9 @@ def seed_everything(seed: int) -> None:
 
 
 def global_rng_state() -> dict[str, Any]:
-    """Return the state of the process-wide generators of Python, numpy and torch (CUDA too, once it
-    is in use) for a checkpoint.
+    """Return the state of the process-wide generators of Python, numpy and torch as plain data.
+
+    CUDA's are included once they are in use.
     """
     version, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=False)
@@ -75,8 +78,9 @@ def set_global_rng_state(state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def preserve_global_rng() -> Iterator[None]:
-    """Leave the process-wide generators as they were, whatever the block draws: evaluation and
-    logging change no run.
+    """Leave the process-wide generators as they were, whatever the block draws.
+
+    Evaluation and logging so change no run.
     """
     state = global_rng_state()
     try:

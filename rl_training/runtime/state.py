@@ -43,8 +43,9 @@ NUMPY_DTYPES = frozenset(DTYPES.values()) - {"bfloat16"}
 
 
 class StateError(TypeError):
-    """A state holds something that cannot be saved exactly. It names the place: a mistake of the
-    code, not of the user.
+    """A state holds something that cannot be saved exactly; the message names the place.
+
+    It is a mistake of the code, not of the user.
     """
 
 

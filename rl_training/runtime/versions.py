@@ -16,9 +16,7 @@ LIBRARIES = ("rl_training", "torch", "torchrl", "tensordict", "gymnasium", "nump
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """Return the version of Python and of each library that shapes a run, without importing any of
-    them.
-    """
+    """Return the version of Python and of each library that shapes a run; imports none of them."""
     return {"python": platform.python_version(), **{name: _version(name) for name in LIBRARIES}}
 
 
@@ -34,8 +32,9 @@ def machine() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the working directory, with ``-dirty`` when files differ from it; None
-    outside a repository.
+    """Return the commit of the working directory; None outside a repository.
+
+    ``-dirty`` is added when files differ from it.
     """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
     try:

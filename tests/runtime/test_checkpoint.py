@@ -18,14 +18,15 @@ from rl_training.runtime.checkpoint import (
     CheckpointWriteError,
     NoCheckpointError,
     digest,
-    export_checkpoint,
     latest_intact,
     list_checkpoints,
     load_checkpoint,
     load_policy,
     read_link,
     resolve_checkpoint,
+    save_alone,
     save_checkpoint,
+    save_policy,
     verify,
 )
 
@@ -275,22 +276,19 @@ def test_a_directory_another_writer_is_writing_in_stays(checkpoints: Path) -> No
     assert not busy.exists()
 
 
-def test_an_exported_checkpoint_replaces_an_earlier_one_and_nothing_else(tmp_path: Path) -> None:
+def test_a_checkpoint_saved_alone_replaces_an_earlier_one_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "models" / "mine"
     for step in (1, 2):
-        export_checkpoint(
-            target, step=step, state=make_state(step), policy={"step": step}, config=CONFIG
-        )
+        save_alone(target, step=step, state=make_state(step), policy={"step": step}, config=CONFIG)
     assert load_checkpoint(target).state["loop"]["step"] == 2
     assert load_policy(target).state == {"step": 2}
     assert [path.name for path in target.parent.iterdir()] == ["mine"]
-    export_checkpoint(target, step=3, state=None, policy={"step": 3}, config=CONFIG)
+    save_policy(target, step=3, policy={"step": 3}, config=CONFIG)
     assert load_policy(target).state == {"step": 3}
     (tmp_path / "other").mkdir()
-    with pytest.raises(CheckpointWriteError, match="is no checkpoint"):
-        export_checkpoint(tmp_path / "other", step=1, state=None, policy={}, config=CONFIG)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointWriteError, match="is no checkpoint"):
-        export_checkpoint(tmp_path / "file", step=1, state=None, policy={}, config=CONFIG)
+    for taken in ("other", "file"):
+        with pytest.raises(CheckpointWriteError, match="is no checkpoint"):
+            save_policy(tmp_path / taken, step=1, policy={}, config=CONFIG)
     with pytest.raises(CheckpointWriteError, match="nothing was written"):
-        export_checkpoint(tmp_path / "file" / "x", step=1, state=None, policy={}, config=CONFIG)
+        save_policy(tmp_path / "file" / "x", step=1, policy={}, config=CONFIG)

@@ -1,4 +1,4 @@
-"""A checkpoint that is damaged, incomplete or planted is named, never used, and resume goes one back."""
+"""A checkpoint that is damaged, incomplete or planted is named and never used; resume goes back."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_damaged_policy_is_refused_where_it_is_used_alone(newest: Path, tmp_pa
     data = bytearray((tmp_path / "alone" / "policy.safetensors").read_bytes())
     data[-1] ^= 1
     (tmp_path / "alone" / "policy.safetensors").write_bytes(data)
-    with pytest.raises(CheckpointError, match="policy.safetensors"):
+    with pytest.raises(CheckpointError, match=r"policy\.safetensors"):
         load_policy(tmp_path / "alone")
 
 
@@ -156,7 +156,7 @@ def test_a_policy_exchanged_for_another_valid_one_is_refused(
     )
     shutil.rmtree(newest / "policy")
     shutil.copytree(other / "policy", newest / "policy")
-    with pytest.raises(CheckpointError, match="policy/manifest.json"):
+    with pytest.raises(CheckpointError, match=r"policy/manifest\.json"):
         load_policy(newest)
 
 
@@ -169,7 +169,7 @@ def test_damage_of_the_training_state_does_not_keep_the_policy_from_being_used(
 
 def test_a_newer_schema_says_upgrade(newest: Path, caplog: pytest.LogCaptureFixture) -> None:
     reseal(newest, lambda manifest: manifest.update(schema_version=2))
-    with pytest.raises(CheckpointError, match="schema version 2.*upgrade rl_training"):
+    with pytest.raises(CheckpointError, match=r"schema version 2.*upgrade rl_training"):
         load_checkpoint(newest)
     expect_refusal(newest, "manifest.json", caplog)
 
@@ -238,14 +238,14 @@ def test_a_structure_nested_beyond_measure_is_damage_not_a_crash(newest: Path) -
     (newest / "state.json").write_bytes(data)
     entry = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     reseal(newest, lambda manifest: manifest["files"].update({"state.json": entry}))
-    with pytest.raises(CheckpointError, match="state.json"):
+    with pytest.raises(CheckpointError, match=r"state\.json"):
         load_checkpoint(newest)
 
 
 def test_another_tools_manifest_is_refused(newest: Path) -> None:
     for content in (b"[]", b"{}", b"not json", b"\xff\xfe"):
         (newest / "manifest.json").write_bytes(content)
-        with pytest.raises(CheckpointError, match="manifest.json"):
+        with pytest.raises(CheckpointError, match=r"manifest\.json"):
             load_checkpoint(newest)
 
 

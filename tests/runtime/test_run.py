@@ -1,4 +1,4 @@
-"""A run directory: what is in it, what a crash and a resume leave of it, and what refuses to start."""
+"""A run directory: what is in it, what a crash and a resume leave, and what refuses to start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import torch
 
 from rl_training.config import TrainConfig, config_from_dict, config_to_dict, load_config
 from rl_training.errors import UserError
-from rl_training.runtime import run as run_module
 from rl_training.runtime.checkpoint import load_checkpoint, read_link
 from rl_training.runtime.run import (
     Run,
@@ -27,6 +26,7 @@ from rl_training.runtime.run import (
     save_training_checkpoint,
     serialize_train_config,
 )
+from rl_training.runtime.versions import git_commit
 
 
 def make_config(output_dir: Path, **changes: Any) -> TrainConfig:
@@ -45,7 +45,7 @@ def steps(run: Run, name: str = "metrics.jsonl") -> list[int]:
 
 
 def metadata(run: Run) -> dict[str, Any]:
-    return json.loads((run.directory / "metadata.json").read_text())  # type: ignore[no-any-return]
+    return json.loads((run.directory / "metadata.json").read_text())
 
 
 def test_the_name_has_algorithm_environment_seed_and_time(tmp_path: Path) -> None:
@@ -96,17 +96,17 @@ def test_the_commit_of_the_working_directory_is_recorded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert run_module.git_commit() is None
+    assert git_commit() is None
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "init", "-q"], check=True)
     (tmp_path / "file").write_text("1")
     subprocess.run(["git", "add", "file"], check=True)
     subprocess.run(["git", *identity, "commit", "-qm", "first"], check=True)
-    clean = run_module.git_commit()
+    clean = git_commit()
     assert clean is not None
     assert re.fullmatch("[0-9a-f]{40}", clean)
     (tmp_path / "file").write_text("2")
-    assert run_module.git_commit() == f"{clean}-dirty"
+    assert git_commit() == f"{clean}-dirty"
 
 
 def test_metrics_and_evaluations_are_lines_with_their_step(tmp_path: Path) -> None:

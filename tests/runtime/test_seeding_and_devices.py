@@ -97,7 +97,7 @@ def test_cuda_is_itself_or_a_clear_error() -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "Cpu!"])
 def test_an_unknown_device_is_the_users_mistake(name: str) -> None:
-    with pytest.raises(UserError, match="unknown device .* Allowed: auto, cpu, cuda"):
+    with pytest.raises(UserError, match=r"unknown device .* Allowed: auto, cpu, cuda"):
         resolve_device(name)
 
 

@@ -1,0 +1,45 @@
+"""The program as a process of its own, and the package as an import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import rl_training
+from rl_training.version import __version__
+
+
+@pytest.mark.parametrize("module", ["rl_training", "rl_training.cli"])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"], ["train", "--help"]])
+def test_the_program_answers_at_once(module: str, words: list[str]) -> None:
+    durations = []
+    for _ in range(3):  # the fastest says what it costs, the others what else the machine does
+        start = time.perf_counter()
+        run = subprocess.run(
+            [sys.executable, "-m", module, *words], capture_output=True, text=True, check=True
+        )
+        durations.append(time.perf_counter() - start)
+    assert min(durations) < 0.5
+    assert {"--help": "usage: rl-training", "--version": __version__}.get(
+        words[0], ""
+    ) in run.stdout
+
+
+def test_the_package_lists_its_names_without_importing_them() -> None:
+    code = (
+        "import sys, rl_training\n"
+        "assert {'PPO', 'PPG', 'TrainConfig', 'train_ppo', 'make_env'} <= set(dir(rl_training))\n"
+        "assert rl_training.__version__\n"
+        "assert not hasattr(rl_training, 'nothing')\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert rl_training.TrainConfig.__name__ == 'TrainConfig'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_exists() -> None:
+    for name in rl_training.__all__:
+        assert getattr(rl_training, name) is not None
