@@ -104,7 +104,7 @@ class AlgorithmCore(ABC):
     def action(
         self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
     ) -> Tensor:
-        """Return the policy's actions ``[N, *action]`` for normalised ``observation`` ``[N, *shape]``."""
+        """Return actions ``[N, *action]`` for normalised observations ``[N, *shape]``."""
 
     @property
     @abstractmethod

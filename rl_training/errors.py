@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this": the command line prints it in one line and exits with 2."""
+"""The exception that means "the user can mend this": one line on the command line, and exit 2."""
 
 from __future__ import annotations
 

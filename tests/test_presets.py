@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rl_training.config import load_config
+from rl_training.config.presets import find_preset, preset_for
 from rl_training.errors import UserError
-from rl_training.presets import find_preset, preset_for
 
 
 def write(directory: Path, name: str) -> Path:

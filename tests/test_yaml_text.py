@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_training.yaml_text import format_yaml, parse_yaml
+from rl_training.config.yaml_text import format_yaml, parse_yaml
 
 plain_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 plain_values = st.recursive(

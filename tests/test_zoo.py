@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rl_training.config import config_from_dict, config_to_dict, load_config, preset_for
-from rl_training.layers import Layers
-from rl_training.presets import find_preset, preset_paths, zoo_directory
+from rl_training.config.layers import Layers
+from rl_training.config.presets import find_preset, preset_paths, zoo_directory
 from rl_training.registry import ALGORITHMS
 
 ZOO = Path(__file__).parent.parent / "zoo"

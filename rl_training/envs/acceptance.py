@@ -57,7 +57,16 @@ def require_usable_vector(vector: Any) -> None:
         # Its workers forget about a pending autoreset only where observations travel through shared
         # memory.
         raise UserError(f"{name} without shared memory would reset finished rows twice; {_REMEDY}.")
-    if not _masked_reset_spares_others(vector, name):
+    try:
+        spared = _masked_reset_spares_others(vector, name)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{name} cannot reset one row with a seed of its own "
+            f"({type(error).__name__}: {' '.join(str(error).split())}); {_REMEDY}."
+        ) from error
+    if not spared:
         raise UserError(
             f"{name} resets every row when asked to reset one, so its episodes cannot be told "
             f"apart; {_REMEDY}."

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_training.envs.acceptance import require_no_autoreset, require_usable_vector
@@ -210,4 +211,7 @@ def _name(env: Any, vector: Any, config: TrainConfig) -> str:
         return env or config.env_id
     inner = next(iter(getattr(vector, "envs", ())), env)
     spec = getattr(inner, "spec", None)
-    return str(spec.id) if spec is not None else type(getattr(inner, "unwrapped", inner)).__name__
+    if isinstance(spec, EnvSpec):
+        return str(spec.id)
+    made = inner if isinstance(inner, type) else type(getattr(inner, "unwrapped", inner))
+    return made.__name__

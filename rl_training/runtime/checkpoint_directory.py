@@ -93,9 +93,7 @@ def remove_superseded(
     failure to delete is logged, never raised.
     """
     step = step_of(written)
-    known = [
-        path for path in list_checkpoints(checkpoints) if step_of(path) <= step and path != written
-    ]
+    known = [path for path in list_checkpoints(checkpoints) if path != written]
     same_step = [path for path in known if step_of(path) == step]
     earlier = [path for path in known if step_of(path) < step]
     kept = {written.name, *(path.name for path in protect)}

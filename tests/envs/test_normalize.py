@@ -5,7 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer, RunningMeanStd
+from rl_training.envs.normalize import (
+    Normalizer,
+    ObservationNormalizer,
+    RewardNormalizer,
+    RunningMeanStd,
+)
 from rl_training.errors import UserError
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +41,7 @@ class Encoder(nn.Module):
 def make_model(
     kind: str, *, architecture: Architecture = "dual", cls: type[Any] = ActorCritic, seed: int = 0
 ) -> Any:
-    """Return a float64 model with standard-normal-like parameters, biases and deviations included."""
+    """Return a float64 model with random parameters, biases and deviations included."""
     torch.manual_seed(seed)
     model = cls(
         make_encoder=Encoder,
@@ -64,7 +63,7 @@ def make_actions(kind: str, size: int) -> Tensor:
 
 
 def make_batch(model: ActorCritic, kind: str, *, size: int = 64) -> dict[str, Tensor]:
-    """Return samples ``[size, ...]`` whose policy is an older one: some ratios are clipped, some not."""
+    """Return samples ``[size, ...]`` of an older policy: some ratios are clipped, some are not."""
     observation = torch.randn(size, NUM_OBSERVATIONS, dtype=torch.float64)
     action = make_actions(kind, size)
     with torch.no_grad():
@@ -80,13 +79,10 @@ def make_batch(model: ActorCritic, kind: str, *, size: int = 64) -> dict[str, Te
 
 
 def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
-    """Return the gradient of every parameter by name; zeros where the loss does not depend on it."""
+    """Return the gradient of every parameter by name; zeros where there is none."""
     names, parameters = zip(*module.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
     return {
         name: torch.zeros_like(parameter) if gradient is None else gradient
         for name, parameter, gradient in zip(names, parameters, found, strict=True)
     }
-
-
-LOG_TWO_PI = math.log(2 * math.pi)

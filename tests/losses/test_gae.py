@@ -1,4 +1,4 @@
-"""Generalised advantage estimation against a hand loop, TorchRL, Stable-Baselines3 and numbers worked by hand."""
+"""Generalised advantage estimation against a hand loop, TorchRL and Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 from torchrl.objectives.value.functional import generalized_advantage_estimate as torchrl_gae
 
@@ -43,7 +44,7 @@ def ours(rollout: dict[str, Tensor], gae_lambda: float = GAE_LAMBDA) -> tuple[Te
 
 
 def hand_loop(rollout: dict[str, Tensor]) -> Tensor:
-    """Return the advantages by the definition: a sum over the rest of the episode, not a recursion."""
+    """Return the advantages by their definition, a sum over the rest of the episode."""
     columns = {key: tensor.tolist() for key, tensor in rollout.items()}
     rows, steps = rollout["reward"].shape
     result = torch.empty(rows, steps, dtype=torch.float64)
@@ -135,9 +136,7 @@ def test_random_episode_ends_equal_stable_baselines(num_envs: int) -> None:
 
 
 def stable_baselines_buffer(buffers: Any, rollout: dict[str, Tensor]) -> Any:
-    """Return its rollout buffer with the returns computed, truncations handled as its collection does."""
-    from gymnasium import spaces
-
+    """Return its rollout buffer with returns, truncations handled as its collection does."""
     num_envs, num_steps = rollout["reward"].shape
     box = spaces.Box(-1.0, 1.0, (1,))
     buffer = buffers.RolloutBuffer(
@@ -145,8 +144,7 @@ def stable_baselines_buffer(buffers: Any, rollout: dict[str, Tensor]) -> Any:
     )
     columns = {key: tensor.numpy().T for key, tensor in rollout.items()}
     truncated = columns["done"] & ~columns["terminated"]
-    # Its collection adds the truncated episode's bootstrap to the reward. The last column is bootstrapped
-    # from `last_values` as well, unless the episode is done there.
+    # Its collection adds the truncated episode's bootstrap to the reward.
     buffer.rewards[:] = columns["reward"] + DISCOUNT * truncated * columns["next_value"]
     buffer.values[:] = columns["value"]
     buffer.episode_starts[0] = 1.0
@@ -173,7 +171,10 @@ def test_lambda_one_gives_discounted_returns_and_lambda_zero_one_step_errors() -
 def test_the_loops_over_few_and_over_many_rows_agree_bit_for_bit() -> None:
     rollout = random_rollout(40)
     whole, _ = ours(rollout)
-    parts = [ours({key: tensor[row : row + 5] for key, tensor in rollout.items()})[0] for row in range(0, 40, 5)]
+    parts = [
+        ours({key: tensor[row : row + 5] for key, tensor in rollout.items()})[0]
+        for row in range(0, 40, 5)
+    ]
     assert torch.equal(whole, torch.cat(parts))
 
 

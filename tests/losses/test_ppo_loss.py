@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def test_every_part_worked_by_hand() -> None:
         ent_coef=0.1,
         vf_coef=0.5,
     )
-    # min(r A, clip(r) A): 1.2 * 2, 0.5 * 2, 1.1 * -1, 0.8 * -1 (the clipped one is the smaller): sum 1.5.
+    # min(r A, clip(r) A): 1.2 * 2, 0.5 * 2, 1.1 * -1 and, clipped being the smaller, 0.8 * -1.
     policy = -(2.4 + 1.0 - 1.1 - 0.8) / 4
     expected = {
         "policy_loss": policy,
@@ -65,8 +66,8 @@ def test_value_clipping_takes_the_larger_error_of_each_element() -> None:
 
 def test_k3_is_never_negative_and_estimates_the_divergence() -> None:
     torch.manual_seed(0)
-    old = torch.distributions.Normal(0.0, 1.0)
-    new = torch.distributions.Normal(0.3, 1.2)
+    old: Any = torch.distributions.Normal(0.0, 1.0)
+    new: Any = torch.distributions.Normal(0.3, 1.2)
     actions = old.sample((200_000,))
     log_ratio = new.log_prob(actions) - old.log_prob(actions)
     # k1, the plain mean of -log r, estimates the same but turns negative on a small sample.

@@ -13,9 +13,9 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from rl_training.coercion import coerce, dotted_names, is_number, nearest_name
+from rl_training.config.coercion import coerce, dotted_names, is_number, nearest_name
+from rl_training.config.yaml_text import format_yaml, parse_yaml
 from rl_training.errors import UserError
-from rl_training.yaml_text import format_yaml, parse_yaml
 
 Arguments = TypeVar("Arguments")
 _FRAME = "│╭╮╰╯─├┤| "

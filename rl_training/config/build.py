@@ -10,51 +10,21 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, cast
 
-from rl_training.coercion import (
+from rl_training.config.coercion import (
     ConfigKeyError,
     build,
     check_keys,
     dotted_names,
     plain,
-    require,
     unknown_key,
 )
-from rl_training.config_groups import (
-    CheckpointConfig,
-    EnvConfig,
-    EvaluationConfig,
-    ModelConfig,
-    TrackingConfig,
+from rl_training.config.groups import (
     TrainConfig,
 )
+from rl_training.config.layers import Layers
+from rl_training.config.yaml_text import format_yaml
 from rl_training.errors import UserError
-from rl_training.layers import Layers
-from rl_training.presets import find_preset, preset_for, preset_paths
 from rl_training.registry import ALGORITHMS, algorithm_class, algorithm_names
-from rl_training.yaml_text import format_yaml
-
-__all__ = [
-    "CheckpointConfig",
-    "ConfigKeyError",
-    "EnvConfig",
-    "EvaluationConfig",
-    "ModelConfig",
-    "TrackingConfig",
-    "TrainConfig",
-    "build_config",
-    "config_from_dict",
-    "config_hash",
-    "config_to_dict",
-    "dump_yaml",
-    "find_preset",
-    "load_config",
-    "preset_for",
-    "preset_paths",
-    "replace_config",
-    "require",
-    "train_config_class",
-    "validate",
-]
 
 _GROUPS = ("algorithm", "model", "env", "evaluation", "checkpoint", "tracking")
 Source = str | PathLike[str]

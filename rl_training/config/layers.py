@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
-from rl_training.coercion import ConfigKeyError
+from rl_training.config.coercion import ConfigKeyError
+from rl_training.config.presets import find_preset
+from rl_training.config.yaml_text import parse_yaml
 from rl_training.errors import UserError
-from rl_training.presets import find_preset
-from rl_training.yaml_text import parse_yaml
 
 
 @dataclass(kw_only=True)

@@ -20,7 +20,7 @@ from rl_training.version import __version__
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
-    from rl_training.layers import Layers
+    from rl_training.config.layers import Layers
     from rl_training.workflows import TrainResult
 
 HELP = """\
@@ -113,8 +113,8 @@ def parse_train(arguments: Sequence[str]) -> TrainConfig:
         UserError: any mistake in the words or in the files they name.
         SystemExit: with status 0, after ``--help``.
     """
+    from rl_training.cli.flags import changed_keys, parse_flags, without_field
     from rl_training.config import TrainConfig, build_config, train_config_class, untyped, validate
-    from rl_training.flags import changed_keys, parse_flags, without_field
 
     choice = _choose(arguments)
     program = "rl-training train"
@@ -163,7 +163,7 @@ def _only(values: list[str]) -> str | None:
 def _gather(choice: _Choice) -> Layers:
     """Lay the files, or the preset, under the algorithm and the environment given as flags."""
     from rl_training.config import preset_for
-    from rl_training.layers import Layers
+    from rl_training.config.layers import Layers
 
     layers = Layers()
     for file in choice.files:
@@ -209,8 +209,8 @@ def _close(result: TrainResult) -> int:
 
 
 def _evaluate(arguments: list[str]) -> int:
-    from rl_training.command_arguments import EvaluateArguments
-    from rl_training.flags import parse_flags
+    from rl_training.cli.arguments import EvaluateArguments
+    from rl_training.cli.flags import parse_flags
 
     given = parse_flags(EvaluateArguments, arguments, program="rl-training eval", positional=True)
     given.validate()
@@ -244,8 +244,8 @@ def _describe(report: dict[str, Any]) -> str:
 
 
 def _resume(arguments: list[str]) -> int:
-    from rl_training.command_arguments import ResumeArguments
-    from rl_training.flags import parse_flags
+    from rl_training.cli.arguments import ResumeArguments
+    from rl_training.cli.flags import parse_flags
 
     given = parse_flags(ResumeArguments, arguments, program="rl-training resume", positional=True)
     given.validate()
@@ -291,7 +291,7 @@ def _algorithm_lines() -> list[str]:
 
 def _preset_lines() -> list[str]:
     from rl_training.config import preset_paths
-    from rl_training.yaml_text import parse_yaml
+    from rl_training.config.yaml_text import parse_yaml
 
     lines = []
     for name, path in preset_paths().items():
@@ -303,7 +303,3 @@ def _preset_lines() -> list[str]:
         )
         lines.append(f"{name:<30} {what}")
     return lines
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

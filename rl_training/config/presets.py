@@ -5,10 +5,10 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
+from rl_training.config.yaml_text import parse_yaml
 from rl_training.errors import UserError, nearest
-from rl_training.yaml_text import parse_yaml
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent.parent
 
 
 def zoo_directory() -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rl_training.coercion import ConfigKeyError, require
+from rl_training.config.coercion import ConfigKeyError, require
 from rl_training.errors import nearest
 from rl_training.registry import algorithm_class
 

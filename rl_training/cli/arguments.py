@@ -1,4 +1,4 @@
-"""What ``rl-training eval`` and ``rl-training resume`` take, for `rl_training.flags`."""
+"""What ``rl-training eval`` and ``rl-training resume`` take, for `rl_training.cli.flags`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,48 @@
+"""What a run is: `TrainConfig` and its groups, from YAML and back. Imports no torch."""
+
+from rl_training.config.build import (
+    build_config,
+    config_from_dict,
+    config_hash,
+    config_to_dict,
+    dump_yaml,
+    load_config,
+    replace_config,
+    train_config_class,
+    untyped,
+    validate,
+)
+from rl_training.config.coercion import ConfigKeyError, require
+from rl_training.config.groups import (
+    CheckpointConfig,
+    EnvConfig,
+    EvaluationConfig,
+    ModelConfig,
+    TrackingConfig,
+    TrainConfig,
+)
+from rl_training.config.presets import find_preset, preset_for, preset_paths
+
+__all__ = [
+    "CheckpointConfig",
+    "ConfigKeyError",
+    "EnvConfig",
+    "EvaluationConfig",
+    "ModelConfig",
+    "TrackingConfig",
+    "TrainConfig",
+    "build_config",
+    "config_from_dict",
+    "config_hash",
+    "config_to_dict",
+    "dump_yaml",
+    "find_preset",
+    "load_config",
+    "preset_for",
+    "preset_paths",
+    "replace_config",
+    "require",
+    "train_config_class",
+    "untyped",
+    "validate",
+]
