@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training import evaluation, loop, persistence
-from rl_training.algorithm_core import AlgorithmCore
+from rl_training.algorithm_core import AlgorithmCore, Networks
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import space_from_dict
 from rl_training.envs.fresh import normalizer_for
@@ -56,8 +56,6 @@ class Algorithm(AlgorithmCore):
         result = loop.train(
             self, run=run, total_timesteps=goal, callbacks=callbacks, progress=progress
         )
-        if run is not None:
-            run.close(result.status, result.to_json(run))
         if result.exit_code == 128 + signal.SIGINT:
             # The iteration was finished first; whoever called must still learn that they pressed
             # Ctrl-C.
@@ -123,27 +121,39 @@ class Algorithm(AlgorithmCore):
         return persistence.save(self, Path(path), policy_only=policy_only)
 
     @classmethod
-    def load(cls: type[Self], path: str | Path, env: Any = None, **changes: Any) -> Self:
+    def load(
+        cls: type[Self],
+        path: str | Path,
+        env: Any = None,
+        *,
+        networks: Networks | None = None,
+        **changes: Any,
+    ) -> Self:
         """Return the algorithm saved in a checkpoint, a run directory (its latest) or a policy
         directory.
 
         With ``env`` it goes on in that environment, from fresh episodes; without, exactly where it
-        stood. Nothing read is ever executed.
+        stood. Nothing read is ever executed, so ``networks`` given in Python must be given again.
 
         Raises:
             UserError: no checkpoint is there, it is damaged, or it is another algorithm's.
         """
-        return persistence.load(cls, Path(path), env=env, changes=changes)
+        return persistence.load(cls, Path(path), env=env, networks=networks, changes=changes)
 
     @classmethod
     def restore(
-        cls: type[Self], config: TrainConfig, policy: Mapping[str, Any], *, env: Any = None
+        cls: type[Self],
+        config: TrainConfig,
+        policy: Mapping[str, Any],
+        *,
+        env: Any = None,
+        networks: Networks | None = None,
     ) -> Self:
         """Return an algorithm with the parameters and spaces of a ``policy_state()``, without
         making environments.
         """
         self = cls.__new__(cls)
-        self._setup(config, env)
+        self._setup(config, env, networks)
         observation_space = space_from_dict(policy["observation_space"])
         self.normalizer = normalizer_for(config, observation_space, gamma=self.discount)
         self._make(observation_space, space_from_dict(policy["action_space"]))

@@ -20,6 +20,7 @@ from rl_training.envs import ActionMap, Normalizer, VectorEnv, make_batched_env,
 from rl_training.envs.fresh import fresh_source
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
+from rl_training.models.build import PYTHON_NETWORKS
 from rl_training.runtime.devices import resolve_device, set_torch_threads
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from torchrl.collectors import Collector
 
     from rl_training.optim import FlatAdam
+
+Networks = tuple[TensorDictModuleBase, TensorDictModuleBase]
 
 
 class AlgorithmCore(ABC):
@@ -39,6 +42,8 @@ class AlgorithmCore(ABC):
         env: a gymnasium id; or a callable that makes an environment, an environment (one row) or a
             vector environment without autoreset.
         config: a complete configuration instead of ``changes`` on the defaults.
+        networks: a policy and a value function of your own, as TensorDict modules that read
+            ``observation``; see `rl_training.models.custom.TensorDictActorCritic`.
         **changes: any field of `TrainConfig`, or of its groups by its bare name
             (``num_envs=8, learning_rate=3e-4``).
 
@@ -57,17 +62,25 @@ class AlgorithmCore(ABC):
     _environment: VectorEnv | None
 
     def __init__(
-        self, env: Any = None, *, config: TrainConfig | None = None, **changes: Any
+        self,
+        env: Any = None,
+        *,
+        config: TrainConfig | None = None,
+        networks: Networks | None = None,
+        **changes: Any,
     ) -> None:
-        self._setup(resolve_config(self.name, env, config, changes), env)
+        if networks is not None:
+            changes["network"] = PYTHON_NETWORKS
+        self._setup(resolve_config(self.name, env, config, changes), env, networks)
         self._write_runs = "output_dir" in changes
         environment = self._make_environment(None)
         self._environment = environment
         self.normalizer = environment.normalizer or self.normalizer
         self._make(environment.single_observation_space, environment.single_action_space)
 
-    def _setup(self, config: TrainConfig, env: Any) -> None:
+    def _setup(self, config: TrainConfig, env: Any, networks: Networks | None) -> None:
         self.config = config
+        self.networks = networks
         self.device = resolve_device(config.device)
         self.global_step = 0
         self.updates = 0

@@ -8,12 +8,15 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-BATCH_KEYS: tuple[str | tuple[str, str], ...] = (
-    "observation",
-    "action",
-    ("next", "observation"),
-    ("next", "reward"),
-)
+_KEYS: dict[str | tuple[str, str], str] = {
+    "observation": "observation",
+    "action": "action",
+    ("next", "observation"): "next.observation",
+    # Raw returns before rewards: one row's infinity spoils the normalised rewards of all rows.
+    ("next", "episode_return"): "next.reward",
+    ("next", "reward"): "next.reward",
+}
+"""What is checked, in the order in which it comes about within a step, and what errors call it."""
 
 
 class NonFiniteError(RuntimeError):
@@ -28,16 +31,21 @@ def check_batch(batch: TensorDictBase, *, step: int) -> None:
     Raises:
         NonFiniteError: names the environment step, the environment's index and the key.
     """
-    for key in BATCH_KEYS:
+    found = []
+    for order, (key, name) in enumerate(_KEYS.items()):
         values = batch.get(key)
-        if not values.is_floating_point() or bool(torch.isfinite(values).all()):
-            continue
-        wrong = ~torch.isfinite(values).flatten(2).all(-1)
-        # The first in time, then in the order of environments.
-        time_index, environment = wrong.T.nonzero()[0].tolist()
-        name = key if isinstance(key, str) else ".".join(key)
+        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+            wrong = ~torch.isfinite(values).reshape(*batch.shape, -1).all(-1)
+            # The first in time, then in the order of environments.
+            time_index, environment = wrong.T.nonzero()[0].tolist()
+            others = int(wrong[:, time_index].sum()) - 1
+            found.append((time_index, order, environment, others, name))
+    if found:
+        time_index, _, environment, others, name = min(found)
+        # With normalised observations one row spoils all: no other one may be blamed alone.
+        more = f" (and {others} more)" if others else ""
         raise NonFiniteError(
-            f"NaN or infinity in {name!r} of environment {environment} at step "
+            f"NaN or infinity in {name!r} of environment {environment}{more} at step "
             f"{step + time_index * batch.shape[0] + environment} "
             f"(vector step {time_index} of the rollout)."
         )

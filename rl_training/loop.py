@@ -8,9 +8,8 @@ import logging
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from torchrl.collectors import Collector
 
 from rl_training import evaluation
-from rl_training.finite import check_batch, check_update
+from rl_training.finite import NonFiniteError, check_batch, check_update
 from rl_training.runtime.callbacks import (
     Callback,
     CheckpointCallback,
@@ -27,8 +26,9 @@ from rl_training.runtime.callbacks import (
     StopOnNoImprovement,
     StopOnReturn,
 )
-from rl_training.runtime.checkpoint import digest
+from rl_training.runtime.checkpoint import digest, read_link
 from rl_training.runtime.devices import set_torch_threads
+from rl_training.runtime.garbage import frozen_garbage
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.runtime.run import Run
 from rl_training.runtime.seeding import (
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from rl_training.algorithm_core import AlgorithmCore
 
 logger = logging.getLogger(__name__)
-
-RECENT_EPISODES = 100
-"""How many episodes the logged mean return is over."""
 
 
 def make_collector(algorithm: AlgorithmCore) -> Collector:
@@ -111,44 +108,6 @@ class LoopResult:
         }
 
 
-@dataclass
-class EpisodeStatistics:
-    """Returns and lengths of the newest episodes, and how many there were in all."""
-
-    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
-    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
-    count: int = 0
-
-    def add(self, batch: TensorDictBase) -> None:
-        """Count the episodes that ended in a batch ``[N, T]``, in the order of time."""
-        following = batch.get("next")
-        done = following.get("done").squeeze(-1).T
-        if done.any():
-            self.returns.extend(following.get("episode_return").squeeze(-1).T[done].tolist())
-            self.lengths.extend(following.get("episode_length").squeeze(-1).T[done].tolist())
-            self.count += int(done.sum())
-
-    def metrics(self) -> dict[str, float]:
-        """Return the means; nothing before the first episode's end."""
-        if not self.returns:
-            return {"train/episodes": 0.0}
-        return {
-            "train/episodes": float(self.count),
-            "train/return_mean": sum(self.returns) / len(self.returns),
-            "train/length_mean": sum(self.lengths) / len(self.lengths),
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all of it."""
-        return {"returns": list(self.returns), "lengths": list(self.lengths), "count": self.count}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict()``."""
-        self.returns.extend(state["returns"])
-        self.lengths.extend(state["lengths"])
-        self.count = state["count"]
-
-
 class TrainingLoop:
     """One training: what callbacks see as their context.
 
@@ -173,12 +132,13 @@ class TrainingLoop:
         self.run = run
         self.total_timesteps = total_timesteps
         self.metrics: dict[str, float] = {}
-        self.episodes = EpisodeStatistics()
+        self.episodes = evaluation.EpisodeStatistics()
         self.callbacks = [*_configured_callbacks(algorithm, run, progress), *callbacks]
         self._progress = progress
         self._reason: str | None = None
         self._wants_checkpoint = self._wants_best = False
         self._evaluation: dict[str, Any] | None = None
+        self._evaluated_at: int | None = None
         self._checkpoint: Path | None = None
         self._rng: dict[str, Any] | None = None
         self._last_logged: int | None = None
@@ -198,7 +158,7 @@ class TrainingLoop:
         """Evaluate now and tell every callback."""
         with preserve_global_rng():
             record = evaluation.evaluate(self.algorithm)
-        self._evaluation = record
+        self._evaluation, self._evaluated_at = record, self.global_step
         for callback in self.callbacks:
             callback.on_evaluation(self, record)
         return record
@@ -223,6 +183,8 @@ class TrainingLoop:
             "callbacks": [callback.state_dict() for callback in self.callbacks],
             "rng": global_rng_state(),
             "threads": torch.get_num_threads(),
+            "evaluation": {"step": self._evaluated_at, "record": self._evaluation},
+            "last_logged": self._last_logged,
             "run": None if self.run is None else self.run.state_dict(),
         }
 
@@ -233,23 +195,52 @@ class TrainingLoop:
         for callback, saved in zip(self.callbacks, state["callbacks"], strict=False):
             callback.load_state_dict(saved)
         self._rng = state["rng"]
+        self._evaluated_at = state["evaluation"]["step"]
+        self._evaluation = state["evaluation"]["record"]
+        self._last_logged = state["last_logged"]
         if self.run is not None:
             self.run.load_state_dict(state["run"] or {})
 
     # ---- the loop itself
 
     def train(self) -> LoopResult:
-        """Train to the budget, a callback's stop or a signal, and return how it ended."""
+        """Train to the budget, a callback's stop or a signal, close the run, and return how it
+        ended.
+
+        Raises:
+            NonFiniteError: training met a NaN or an infinity; the message names the checkpoint that
+                is left.
+        """
+        result: LoopResult | None = None
+        try:
+            result = self._train()
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}{self._what_is_left()}") from None
+        finally:
+            if self.run is not None:
+                status = "failed" if result is None else result.status
+                self.run.close(status, None if result is None else result.to_json(self.run))
+        return result
+
+    def _what_is_left(self) -> str:
+        if self.run is None:
+            return ""
+        latest = read_link(self.run.checkpoints, "latest")
+        if latest is None:
+            return f" Training stopped; {self.run.directory} has no checkpoint yet."
+        return f" Training stopped; the latest checkpoint is still {latest}"
+
+    def _train(self) -> LoopResult:
         algorithm = self.algorithm
         algorithm.schedule_horizon = algorithm.schedule_horizon or self.total_timesteps
         set_torch_threads(algorithm.config.torch_threads)
         self._announce()
-        with preserve_global_rng(), StopSignals() as signals:
-            if self._rng is None:
-                seed_everything(algorithm.config.seed)
-            else:
-                set_global_rng_state(self._rng)
+        with preserve_global_rng(), frozen_garbage(), StopSignals() as signals:
+            seed_everything(algorithm.config.seed)
             collector = algorithm.collector()
+            if self._rng is not None:
+                # Last: replaying the running episodes may have drawn from them.
+                set_global_rng_state(self._rng)
             started: list[Callback] = []
             try:
                 for callback in self.callbacks:
@@ -313,7 +304,7 @@ class TrainingLoop:
     def _finish(self, signals: StopSignals) -> LoopResult:
         interrupted = signals.received is not None and self.global_step < self.total_timesteps
         final = self.run is not None and self.algorithm.config.evaluation.final
-        if final and not interrupted:
+        if final and not interrupted and self._evaluated_at != self.global_step:
             self.evaluate()
         self._checkpoint_if_wanted(always=True)
         return LoopResult(

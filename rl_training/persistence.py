@@ -13,6 +13,7 @@ from rl_training.runtime.manifest import read_manifest
 
 if TYPE_CHECKING:
     from rl_training.algorithm import Algorithm
+    from rl_training.algorithm_core import Networks
 
 AnyAlgorithm = TypeVar("AnyAlgorithm", bound="Algorithm")
 
@@ -34,7 +35,12 @@ def save(algorithm: Algorithm, path: Path, *, policy_only: bool) -> Path:
 
 
 def load(
-    cls: type[AnyAlgorithm], path: Path, *, env: Any, changes: Mapping[str, Any]
+    cls: type[AnyAlgorithm],
+    path: Path,
+    *,
+    env: Any,
+    networks: Networks | None,
+    changes: Mapping[str, Any],
 ) -> AnyAlgorithm:
     """Return what `save`, or a run, wrote; see `Algorithm.load`."""
     directory = checkpoints.resolve_checkpoint(path)
@@ -44,7 +50,7 @@ def load(
         raise UserError(f"{directory} holds a {config.algo!r} policy, not a {cls.name!r} one.")
     if changes:
         config = replace_config(config, **changes)
-    algorithm = cls.restore(config, policy.state, env=env)
+    algorithm = cls.restore(config, policy.state, env=env, networks=networks)
     if "state.json" in read_manifest(directory)["files"]:
         state = checkpoints.load_checkpoint(directory).state["training"]["algorithm"]
         algorithm.load_state_dict(state, fresh_environment=env is not None)

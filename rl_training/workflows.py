@@ -4,6 +4,8 @@ common.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +16,13 @@ from rl_training.config import TrainConfig, config_from_dict, load_config, repla
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.evaluation import evaluate
-from rl_training.loop import LoopResult, TrainingLoop
+from rl_training.loop import TrainingLoop
 from rl_training.registry import algorithm_class
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,7 @@ def _train_in(
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
 ) -> TrainResult:
-    """Train in a run that has started, and close it whatever happens."""
-    status = "failed"
-    result: LoopResult | None = None
+    """Train in a run that has started; it is closed whatever happens."""
     loop = TrainingLoop(
         algorithm,
         run=run,
@@ -108,9 +110,10 @@ def _train_in(
         if state is not None:
             loop.load_state_dict(state, approximate=approximate)
         result = loop.train()
-        status = result.status
+    except BaseException:
+        run.close("failed")  # does nothing when the loop did
+        raise
     finally:
-        run.close(status, None if result is None else result.to_json(run))
         algorithm.close()
     return TrainResult(
         run_dir=run.directory,
@@ -151,25 +154,20 @@ def resume_checkpoint(
     """
     directory, checkpoint = _locate(Path(path))
     loaded = None if checkpoint is None else checkpoints.load_checkpoint(checkpoint)
-    config = _resume_config(directory, loaded)
-    if total_timesteps is not None:
-        config = replace_config(config, total_timesteps=total_timesteps)
-        validate(config)
-    if loaded is not None:
-        counters = loaded.state["training"]["algorithm"]["counters"]
-        if counters["global_step"] >= config.total_timesteps:
-            return _nothing_to_do(directory, loaded, config)
-    cls = algorithm_class(config.algo)
-    if loaded is None:
-        algorithm, state = cls.from_config(config), None
-    else:
-        policy = checkpoints.load_policy(loaded.path)
-        algorithm, state = cls.restore(config, policy.state), loaded.state
-        if reschedule:
-            counters["schedule_horizon"] = config.total_timesteps
+    config = _config_of(directory, loaded)
     run = Run.open(directory, config)
+    budget = config.total_timesteps if total_timesteps is None else total_timesteps
+    if budget != config.total_timesteps:
+        config = replace_config(config, total_timesteps=budget)
+        validate(config)
+    if loaded is not None and _is_end(run, loaded, budget):
+        return _nothing_to_do(run, loaded)
+    algorithm, state = _restore(config, loaded)
+    if state is not None and reschedule:
+        state["training"]["algorithm"]["counters"]["schedule_horizon"] = budget
+    run.config = config
     run.start(command)
-    if loaded is None:
+    if state is None:
         run.load_state_dict({})
     return _train_in(
         run, algorithm, state=state, approximate=approximate, callbacks=callbacks, progress=progress
@@ -194,26 +192,60 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
     return run, checkpoint
 
 
-def _resume_config(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> TrainConfig:
+def _config_of(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> TrainConfig:
+    """Return the checkpoint's config, with the run's budget: it may have been raised since."""
+    path = directory / "config.yaml"
     if loaded is None:
-        return load_config(directory / "config.yaml")
-    return config_from_dict(loaded.config, source=str(loaded.path / "config.json"))
+        return load_config(path)
+    config = config_from_dict(loaded.config, source=str(loaded.path / "config.json"))
+    try:
+        return replace_config(config, total_timesteps=load_config(path).total_timesteps)
+    except UserError as error:
+        logger.warning("%s The config of %s is used instead.", error, loaded.path)
+        return config
 
 
-def _nothing_to_do(
-    directory: Path, loaded: checkpoints.LoadedCheckpoint, config: TrainConfig
-) -> TrainResult:
-    step = loaded.state["training"]["algorithm"]["counters"]["global_step"]
+def _restore(
+    config: TrainConfig, loaded: checkpoints.LoadedCheckpoint | None
+) -> tuple[Algorithm, Any]:
+    """Return the algorithm at the checkpoint or at its beginning, and the state to load into it."""
+    cls = algorithm_class(config.algo)
+    if loaded is None:
+        return cls.from_config(config), None
+    policy = checkpoints.load_policy(loaded.path)
+    return cls.restore(config, policy.state), loaded.state
+
+
+def _is_end(run: Run, loaded: checkpoints.LoadedCheckpoint, budget: int) -> bool:
+    """Whether a run has nothing left to do: it was closed as finished, at this very checkpoint.
+
+    A run that a callback stopped is finished too, before its budget. One that was killed between
+    its last checkpoint and its result is not.
+    """
+    step = loaded.manifest["step"]
+    if run.status != "finished" or step != _last_step(run):
+        return False
+    return bool(step >= budget or budget <= run.config.total_timesteps)
+
+
+def _last_step(run: Run) -> Any:
+    try:
+        return json.loads((run.directory / "result.json").read_bytes())["global_step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _nothing_to_do(run: Run, loaded: checkpoints.LoadedCheckpoint) -> TrainResult:
+    step = loaded.manifest["step"]
     return TrainResult(
-        run_dir=directory,
+        run_dir=run.directory,
         checkpoint_path=loaded.path,
         metrics={"global_step": step},
         status="finished",
         exit_code=0,
         evaluation=None,
         digest=checkpoints.digest(loaded.state["training"]),
-        reason=f"all {config.total_timesteps:,} steps are done; "
-        "give a larger total_timesteps to go on",
+        reason="the run is done, nothing was changed; give a larger total_timesteps to go on",
     )
 
 

@@ -31,7 +31,8 @@ class ModelConfig:
     encoder: str = "auto"
     """What turns an observation into features: "auto", "mlp", or your own as "module:Class"."""
     network: str | None = None
-    """Your own network instead of the built one, as "module:Class"."""
+    """Your own actor-critic instead of the built one, as "module:Class": a subclass of the
+    algorithm's own (rl_training.models.actor_critic)."""
 
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value."""

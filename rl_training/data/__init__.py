@@ -1,1 +1,1 @@
-"""Storage of experience."""
+"""Storage of experience: `RolloutBuffer`."""

@@ -24,8 +24,8 @@ NEXT_KEYS = frozenset(
 class TensorSteps:
     """Builds the root and ``next`` values of each vector step.
 
-    Every tensor is fresh at every step, except the constant False ones of the root, which are
-    shared by all steps. Where no episode ended, the root's observation is the very tensor of
+    Every tensor is fresh at every step, except the constant False flags, which are shared by all
+    steps. Where no episode ended, the root's observation is the very tensor of
     ``next``: consumers copy before they write.
     """
 
@@ -125,30 +125,30 @@ class TensorSteps:
         }
 
     def _next(self, transition: Transition, raw: Array) -> Source:
-        step = transition.step
-        terminated, truncated = step.terminated, step.truncated
-        done = (
-            [a or b for a, b in zip(terminated, truncated, strict=True)]
-            if transition.ended
-            else terminated
-        )
+        terminated, truncated, done = self._flags(transition)
         # One block and one from_numpy per dtype: each call costs as much as the arithmetic of a
         # small environment.
-        flags = np.array((terminated, truncated, done), np.bool_).reshape(self._flags_shape)
         floats = np.array((transition.reward, transition.returns), np.float32).reshape(
             self._floats_shape
         )
-        terminated_tensor, truncated_tensor, done_tensor = torch.from_numpy(flags).unbind(0)
         reward, episode_return = torch.from_numpy(floats).unbind(0)
         return {
             "observation": self._observation(raw),
             "reward": reward,
-            "terminated": terminated_tensor,
-            "truncated": truncated_tensor,
-            "done": done_tensor,
+            "terminated": terminated,
+            "truncated": truncated,
+            "done": done,
             "episode_return": episode_return,
             "episode_length": torch.from_numpy(transition.lengths.reshape(self._shape)),
         }
+
+    def _flags(self, transition: Transition) -> tuple[Tensor, ...]:
+        if not transition.ended:
+            return self._false, self._false, self._false
+        terminated, truncated = transition.step.terminated, transition.step.truncated
+        done = [a or b for a, b in zip(terminated, truncated, strict=True)]
+        flags = np.array((terminated, truncated, done), np.bool_).reshape(self._flags_shape)
+        return torch.from_numpy(flags).unbind(0)
 
     def _observation(self, raw: Array) -> Tensor:
         normalizer = self.episodes.normalizer

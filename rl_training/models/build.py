@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from rl_training.errors import UserError
+from rl_training.models.actor_critic import ActorCritic, Architecture
+from rl_training.models.custom import TensorDictActorCritic
 from rl_training.models.heads import (
     ActionHead,
     CategoricalHead,
@@ -15,6 +19,69 @@ from rl_training.models.heads import (
 )
 from rl_training.models.mlp import MLP
 from rl_training.registry import import_object
+
+if TYPE_CHECKING:
+    from tensordict.nn import TensorDictModuleBase
+
+    from rl_training.config import ModelConfig
+
+PYTHON_NETWORKS = "python:networks"
+"""What ``model.network`` says of networks that were given as objects."""
+
+
+def build_actor_critic(
+    cls: type[ActorCritic],
+    *,
+    model: ModelConfig,
+    observation_shape: Sequence[int],
+    action_space: Mapping[str, Any],
+    architecture: Architecture,
+    networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
+    **head_options: Any,
+) -> ActorCritic:
+    """Return the model that ``model`` describes.
+
+    Args:
+        cls: the kind of actor-critic that the algorithm trains.
+        model: sizes, activation, encoder; or ``network``, a subclass of ``cls`` by name.
+        observation_shape: of one observation.
+        action_space: as `rl_training.envs.space_to_dict` gives it.
+        architecture: how policy and value function share an encoder.
+        networks: the user's own policy and value modules, instead of all that.
+        **head_options: of `head_factory`.
+
+    Raises:
+        UserError: a network that does not fit, or one that was given in Python and is missing now.
+    """
+    discrete = action_space["type"] == "Discrete"
+    num_actions = action_space["n"] if discrete else math.prod(action_space["shape"])
+    if networks is not None:
+        if not issubclass(TensorDictActorCritic, cls):
+            raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
+        policy, value = networks
+        return TensorDictActorCritic(
+            policy=policy, value=value, num_actions=num_actions, discrete=discrete
+        )
+    if model.network == PYTHON_NETWORKS:
+        raise UserError(
+            "this policy's networks were given in Python: "
+            "pass them again, load(path, networks=(policy, value))."
+        )
+    chosen = cls if model.network is None else import_object(model.network)
+    made = chosen(
+        make_encoder=encoder_factory(
+            encoder=model.encoder,
+            observation_shape=observation_shape,
+            hidden_sizes=model.hidden_sizes,
+            activation=model.activation,
+        ),
+        make_head=head_factory(num_actions=num_actions, discrete=discrete, **head_options),
+        architecture=architecture,
+        orthogonal_init=model.orthogonal_init,
+    )
+    if not isinstance(made, cls):
+        raise UserError(f"model.network: {model.network} must make a {cls.__name__}.")
+    return made
 
 
 def encoder_factory(

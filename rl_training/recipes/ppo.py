@@ -5,7 +5,6 @@ python -m rl_training.recipes.ppo --config zoo/ppo_cartpole.yaml
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -17,12 +16,13 @@ from torch import Tensor
 
 from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, require
+from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
 from rl_training.envs import space_to_dict
 from rl_training.errors import UserError
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
-from rl_training.losses.returns import explained_variance, generalized_advantage_estimate
+from rl_training.losses.returns import explained_variance
 from rl_training.models.actor_critic import ActorCritic, Architecture, MLPActorCritic
-from rl_training.models.build import encoder_factory, head_factory
+from rl_training.models.build import build_actor_critic
 from rl_training.models.rollout_policy import RolloutPolicy
 from rl_training.models.tensordict_modules import policy_module
 from rl_training.optim import FlatAdam, FlatParameters, GradientStep, LossFunction
@@ -142,29 +142,20 @@ class PPO(Algorithm):
         )
 
     def _make_model(self, cls: type[ActorCritic], architecture: Architecture) -> ActorCritic:
-        config, model = self.config.algorithm, self.config.model
-        space = space_to_dict(self.action_space)
-        discrete = space["type"] == "Discrete"
-        if discrete and (config.gsde or config.squash):
-            raise UserError(
-                "algorithm.gsde and algorithm.squash need continuous actions (a Box space)."
-            )
-        return cls(
-            make_encoder=encoder_factory(
-                encoder=model.encoder,
-                observation_shape=self.observation_space.shape,
-                hidden_sizes=model.hidden_sizes,
-                activation=model.activation,
-            ),
-            make_head=head_factory(
-                num_actions=space["n"] if discrete else math.prod(space["shape"]),
-                discrete=discrete,
-                log_std_init=config.log_std_init,
-                gsde=config.gsde,
-                gsde_resample_interval=config.gsde_resample_interval,
-            ),
+        config = self.config.algorithm
+        action_space = space_to_dict(self.action_space)
+        if action_space["type"] == "Discrete" and (config.gsde or config.squash):
+            raise UserError("algorithm.gsde and algorithm.squash need continuous actions (a Box).")
+        return build_actor_critic(
+            cls,
+            model=self.config.model,
+            observation_shape=self.observation_space.shape,
+            action_space=action_space,
             architecture=architecture,
-            orthogonal_init=model.orthogonal_init,
+            networks=self.networks,
+            log_std_init=config.log_std_init,
+            gsde=config.gsde,
+            gsde_resample_interval=config.gsde_resample_interval,
         )
 
     def _parameter_groups(self) -> dict[str, list[torch.nn.Parameter]]:
@@ -235,8 +226,8 @@ class PPO(Algorithm):
         log_probability, _, value = self.model.evaluate_actions(
             observation.to(self.device), action.to(self.device)
         )
-        batch.set("action_log_prob", log_probability)
-        batch.set("state_value", value.unsqueeze(-1))
+        batch.set("action_log_prob", log_probability.cpu())
+        batch.set("state_value", value.unsqueeze(-1).cpu())
 
     def action(
         self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
@@ -275,46 +266,30 @@ class PPO(Algorithm):
     def advantages(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """Write ``advantage`` and ``value_target`` into the batch, and return its samples flat,
         ``[N * T, ...]``.
-
-        The value of a successor is the next step's own value while the episode goes on; only the
-        last step's successors and those at a truncation need a forward of their own.
         """
         if "action_log_prob" not in batch.keys():  # noqa: SIM118  a TensorDict is no dict
             self.after_collection(batch)
-        config, following = self.config.algorithm, batch["next"]
-        value = batch["state_value"].squeeze(-1)
-        next_value = torch.zeros_like(value)
-        next_value[:, :-1] = value[:, 1:]
-        terminated = following["terminated"].squeeze(-1)
-        done = following["done"].squeeze(-1)
-        needs_forward = done & ~terminated
-        needs_forward[:, -1] = True
-        observation = following["observation"][needs_forward]
-        next_value[needs_forward] = self.model.value(observation.to(self.device))
-        advantage, target = generalized_advantage_estimate(
-            reward=following["reward"].squeeze(-1),
-            value=value,
-            next_value=next_value,
-            terminated=terminated,
-            done=done,
-            discount=config.discount,
-            gae_lambda=config.gae_lambda,
-        )
+        config, buffer = self.config.algorithm, RolloutBuffer.of(batch)
+        self._bootstrap(buffer)
+        buffer.compute_returns_and_advantages(None, config.discount, config.gae_lambda)
         if config.normalize_advantage == "batch":
-            advantage = normalize(advantage)
-        batch["advantage"], batch["value_target"] = advantage.unsqueeze(-1), target.unsqueeze(-1)
-        keys = (
-            "observation",
-            "action",
-            "action_log_prob",
-            "advantage",
-            "value_target",
-            "state_value",
-        )
-        samples = {key: batch[key].flatten(0, 1).to(self.device) for key in keys}
-        for key in ("advantage", "value_target", "state_value"):
-            samples[key] = samples[key].squeeze(-1)
-        return samples
+            buffer.advantages.copy_(normalize(buffer.advantages))
+        return {key: value.to(self.device) for key, value in buffer.samples().items()}
+
+    def _bootstrap(self, buffer: RolloutBuffer) -> None:
+        """Set the values of every step's true successor.
+
+        While the episode goes on that is the next step's own value; only the last step's
+        successors and those at a truncation need a forward of their own.
+        """
+        following = buffer.batch["next"]
+        terminated = following["terminated"].squeeze(-1).T
+        needs_forward = buffer.dones & ~terminated
+        needs_forward[-1] = True
+        next_values = buffer.values.roll(-1, 0)
+        observation = following["observation"].transpose(0, 1)[needs_forward]
+        next_values[needs_forward] = self.model.value(observation.to(self.device)).cpu()
+        buffer.terminated, buffer.next_values = terminated, next_values
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self._run_epochs(self._step, samples, self.config.algorithm.num_epochs)
@@ -326,8 +301,7 @@ class PPO(Algorithm):
         count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
         taken: list[Tensor] = []
         for _ in range(epochs):
-            permutation = torch.randperm(count, generator=self.generators["minibatch"])
-            for indices in torch.split(permutation, size):
+            for indices in shuffled_indices(count, size, generator=self.generators["minibatch"]):
                 taken.append(step(samples, indices))
                 if step.stopped:
                     break

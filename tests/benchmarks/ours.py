@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tests.benchmarks.process import Result, run_child
@@ -88,33 +88,62 @@ def require_complete(batch: Any) -> None:
         raise RuntimeError(f"the collected batch lacks {missing}")
 
 
-def iterate(algorithm: Any, batches: Iterator[Any], iterations: int, *, learn: bool) -> int:
-    """Run iterations and return how many environment steps they were."""
-    steps = 0
-    for _ in range(iterations):
-        batch = next(batches)
-        if learn:
-            algorithm.update(batch)
-        steps += batch.numel()
-    return steps
+def collect(algorithm: Any, workload: Workload, steps: int) -> tuple[int, float, float]:
+    """Collect only, as the training loop does; return steps, wall and CPU seconds."""
+    from rl_training.runtime.garbage import frozen_garbage
+
+    batches = iter(algorithm.collector())
+    for _ in range(1 + WARM_UP_ITERATIONS):
+        require_complete(next(batches))
+    done = 0
+    with frozen_garbage():
+        wall, cpu = time.perf_counter(), time.process_time()
+        while done < steps:
+            done += next(batches).numel()
+        return done, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def train(
+    algorithm: Any, workload: Workload, steps: int, watch: Stopwatch
+) -> tuple[int, float, float]:
+    """Call ``learn``; return steps, wall and CPU seconds after the warm-up iterations."""
+    from rl_training import Callback
+
+    class Clock(Callback):
+        """Starts once everything is compiled."""
+
+        wall = cpu = 0.0
+        first_step = 0
+
+        def on_iteration(self, context: Any, metrics: Any) -> None:
+            if context.algorithm.updates == WARM_UP_ITERATIONS:
+                watch.seconds.clear()
+                self.first_step = context.global_step
+                self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    clock = Clock()
+    require_complete(next(iter(algorithm.collector())))
+    algorithm.learn(steps + WARM_UP_ITERATIONS * workload.steps_per_iteration, callbacks=[clock])
+    return (
+        algorithm.global_step - clock.first_step,
+        time.perf_counter() - clock.wall,
+        time.process_time() - clock.cpu,
+    )
 
 
 def run(arguments: argparse.Namespace) -> Result:
     """Warm up, then time the workload's steps; parts are in seconds over the timed steps."""
     workload = WORKLOADS[arguments.workload]
-    learn = not arguments.collect_only
     algorithm = make_algorithm(workload, compiled=arguments.compile, threads=arguments.threads)
-    batches = iter(algorithm.collector())
-    require_complete(next(batches))
-    iterate(algorithm, batches, WARM_UP_ITERATIONS, learn=learn)
-
     watch = Stopwatch()
     for method in ("update", "advantages", "_optimize"):
         watch.watch(algorithm, method)
     iterations = math.ceil((arguments.steps or workload.steps) / workload.steps_per_iteration)
-    wall, cpu = time.perf_counter(), time.process_time()
-    steps = iterate(algorithm, batches, iterations, learn=learn)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    asked = iterations * workload.steps_per_iteration
+    if arguments.collect_only:
+        steps, wall, cpu = collect(algorithm, workload, asked)
+    else:
+        steps, wall, cpu = train(algorithm, workload, asked, watch)
     parts = watch.seconds
     return {
         "steps": steps,

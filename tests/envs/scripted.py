@@ -11,14 +11,15 @@ from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 
 from rl_training.config import EnvConfig, TrainConfig
-from rl_training.envs import VectorEnv, make_batched_env
+from rl_training.envs import VectorEnv, episode_seed, make_batched_env
 
 
 class Counter(gymnasium.Env[Any, Any]):
-    """Counts steps from a random start; the episode's length and kind of end follow from the start.
+    """Counts steps from a random start, which also decides the episode's length and kind of end.
 
-    Observation: [start + t, sum of actions], one buffer that is overwritten by every step and reset. Reward: t + action / 8.
-    The episode ends after 2 + start % 4 steps: terminated for an even start, truncated for an odd one.
+    Observation: [start + t, sum of actions], one buffer that every step and reset overwrites.
+    Reward: t + action / 8. The episode ends after 2 + start % 4 steps: terminated for an even
+    start, truncated for an odd one.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
@@ -37,6 +38,7 @@ class Counter(gymnasium.Env[Any, Any]):
         return self.buffer, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.time < 2 + self.first % 4, "stepped after the end of its episode"
         self.received.append(action)
         self.time += 1
         self.buffer += (1, action)
@@ -47,7 +49,7 @@ class Counter(gymnasium.Env[Any, Any]):
 
 
 class Unrepeatable(Counter):
-    """The second row's kind of environment: from its third episode on, the seed is not all that decides."""
+    """Every second one made shows something that its reset seed does not decide."""
 
     made = 0
 
@@ -67,7 +69,9 @@ class Continuous(gymnasium.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, low: Any = (-1.0, 0.5), high: Any = (2.0, 4.0), dtype: Any = np.float64) -> None:
+    def __init__(
+        self, low: Any = (-1.0, 0.5), high: Any = (2.0, 4.0), dtype: Any = np.float64
+    ) -> None:
         self.action_space = spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
         self.observation_space = spaces.Box(-np.inf, np.inf, (len(low),), np.float64)
 
@@ -101,11 +105,17 @@ class Fails(Counter):
         return super().step(action)
 
 
-def make_config(env_id: str = "CartPole-v1", *, num_envs: int = 3, seed: int = 1, **env: Any) -> TrainConfig:
-    return TrainConfig(algo="ppo", env_id=env_id, num_envs=num_envs, seed=seed, env=EnvConfig(**env))
+def make_config(
+    env_id: str = "CartPole-v1", *, num_envs: int = 3, seed: int = 1, **env: Any
+) -> TrainConfig:
+    return TrainConfig(
+        algo="ppo", env_id=env_id, num_envs=num_envs, seed=seed, env=EnvConfig(**env)
+    )
 
 
-def make_vector(env: Any = None, *, config: TrainConfig | None = None, **settings: Any) -> VectorEnv:
+def make_vector(
+    env: Any = None, *, config: TrainConfig | None = None, **settings: Any
+) -> VectorEnv:
     config = config or make_config(**settings)
     return make_batched_env(config, env, gamma=0.9)
 
@@ -118,7 +128,10 @@ def random_actions(environment: VectorEnv, generator: torch.Generator) -> torch.
 
 
 def collect(
-    environment: VectorEnv, steps: int, generator: torch.Generator, root: TensorDictBase | None = None
+    environment: VectorEnv,
+    steps: int,
+    generator: torch.Generator,
+    root: TensorDictBase | None = None,
 ) -> TensorDictBase:
     """Return ``[N, steps]`` transitions under random actions, from ``root`` or a reset."""
     root = environment.reset() if root is None else root
@@ -128,3 +141,43 @@ def collect(
         transition, root = environment.step_and_maybe_reset(root)
         transitions.append(transition)
     return TensorDict.maybe_dense_stack(transitions, dim=1)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def script(seed: int, row: int, actions: Any) -> dict[str, list[Any]]:
+    """What one row must give, from the rules in the Counter's docstring and nothing else."""
+    columns: dict[str, list[Any]] = {
+        key: []
+        for key in (
+            "observation",
+            "is_init",
+            "next",
+            "reward",
+            "terminated",
+            "truncated",
+            "return",
+            "length",
+        )
+    }
+    episode = -1
+    length = time = 0
+    for action in actions:
+        if time == length:
+            episode += 1
+            start = int(np.random.default_rng(episode_seed(seed, row, episode)).integers(0, 1000))
+            time, length, total, summed = 0, 2 + start % 4, 0.0, 0
+        columns["observation"].append([start + time, summed])
+        columns["is_init"].append(time == 0)
+        time, summed = time + 1, summed + action
+        reward = time + action / 8
+        total += reward
+        columns["next"].append([start + time, summed])
+        columns["reward"].append(reward)
+        columns["terminated"].append(time == length and start % 2 == 0)
+        columns["truncated"].append(time == length and start % 2 == 1)
+        columns["return"].append(total)
+        columns["length"].append(time)
+    return columns

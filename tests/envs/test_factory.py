@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import Any
 
@@ -13,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rl_training.envs import as_vector, episode_seed, make_batched_env, make_env, make_vector_env
 from rl_training.envs.acceptance import require_usable_vector
 from rl_training.errors import UserError
-from tests.envs.scripted import Continuous, Counter, make_config, make_vector
+from tests.envs.scripted import Continuous, Counter, collect, generator, make_config, make_vector
 
 
 def test_an_environment_is_built_as_the_config_says() -> None:
@@ -23,7 +25,9 @@ def test_an_environment_is_built_as_the_config_says() -> None:
     assert environment.unwrapped.g == 3.5  # type: ignore[attr-defined]
     names = str(environment)
     assert "RecordEpisodeStatistics" in names
-    assert "RecordEpisodeStatistics" not in str(make_env(config, 0, record_episode_statistics=False))
+    assert "RecordEpisodeStatistics" not in str(
+        make_env(config, 0, record_episode_statistics=False)
+    )
 
 
 def test_statistics_are_reported_at_an_episodes_end() -> None:
@@ -54,7 +58,9 @@ def test_a_reset_seeds_the_action_space() -> None:
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.parametrize(("kind", "vectorization"), [(SyncVectorEnv, "sync"), (AsyncVectorEnv, "async")])
+@pytest.mark.parametrize(
+    ("kind", "vectorization"), [(SyncVectorEnv, "sync"), (AsyncVectorEnv, "async")]
+)
 def test_vectors_never_reset_on_their_own(kind: Any, vectorization: str) -> None:
     vector = make_vector_env(make_config(vectorization=vectorization), 2)
     assert type(vector) is kind
@@ -67,7 +73,8 @@ def test_vectors_never_reset_on_their_own(kind: Any, vectorization: str) -> None
 def test_a_package_is_imported_for_its_environments(tmp_path: Any, monkeypatch: Any) -> None:
     (tmp_path / "toy_arena.py").write_text(
         "import gymnasium\n"
-        "gymnasium.register('Arena-v0', entry_point='tests.envs.scripted:Counter', kwargs={'start': 2})\n"
+        "gymnasium.register('Arena-v0', "
+        "entry_point='tests.envs.scripted:Counter', kwargs={'start': 2})\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     environment = make_env(make_config("toy_arena:Arena-v0"), 0)
@@ -92,7 +99,9 @@ def test_an_unknown_id_is_told_with_the_nearest(env_id: str, told: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_package_that_breaks_while_importing_shows_its_own_error(tmp_path: Any, monkeypatch: Any) -> None:
+def test_a_package_that_breaks_while_importing_shows_its_own_error(
+    tmp_path: Any, monkeypatch: Any
+) -> None:
     (tmp_path / "broken_arena.py").write_text("import a_package_it_lacks\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_package_it_lacks"):
@@ -111,7 +120,11 @@ def test_a_package_that_breaks_while_importing_shows_its_own_error(tmp_path: Any
 def test_a_missing_extra_is_named(monkeypatch: Any, env_id: str, package: str, extra: str) -> None:
     for module in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, module)
-    for module in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
+    for module in [
+        name
+        for name in sys.modules
+        if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=rf'pip install "rl_training\[{extra}\]"'):
@@ -149,7 +162,10 @@ def test_an_instance_is_stepped_itself() -> None:
     assert instance.received == [1]
 
 
-@pytest.mark.parametrize(("env", "have"), [(Counter(), 1), (SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.DISABLED), 2)])
+@pytest.mark.parametrize(
+    ("env", "have"),
+    [(Counter(), 1), (SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.DISABLED), 2)],
+)
 def test_another_number_of_environments_is_refused(env: Any, have: int) -> None:
     with pytest.raises(UserError, match=f"num_envs is 4, and .* has {have}"):
         make_batched_env(make_config(), env, num_envs=4)
@@ -161,7 +177,9 @@ def test_fewer_than_one_environment_is_refused(count: int) -> None:
         make_vector_env(make_config(), count)
 
 
-@pytest.mark.parametrize(("env", "told"), [(42, "42 is not an environment"), (lambda: 42, "42 is not a gymnasium")])
+@pytest.mark.parametrize(
+    ("env", "told"), [(42, "42 is not an environment"), (lambda: 42, "42 is not a gymnasium")]
+)
 def test_what_is_no_environment_is_refused(env: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
         make_vector(env)
@@ -213,6 +231,19 @@ def test_accepted_vectors_give_no_ghost_step(kind: str, mode: AutoresetMode) -> 
     environment.close()
 
 
+def test_a_vector_that_reuses_its_arrays_gives_the_same_batch() -> None:
+    class Reusing(SyncVectorEnv):
+        """Not the class itself, so that it is stepped as a whole."""
+
+    makers: list[Any] = [Counter] * 3
+    vector = Reusing(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    batches = [
+        collect(environment, 40, generator())
+        for environment in (make_batched_env(make_config(), vector), make_vector(Counter))
+    ]
+    assert (batches[0] == batches[1]).all()
+
+
 def test_spaces_that_are_not_supported_are_named_with_the_environment() -> None:
     class Tuples(Counter):
         def __init__(self) -> None:
@@ -235,11 +266,8 @@ def test_squashing_needs_finite_bounds() -> None:
     assert transition["next", "observation"].tolist() == [[0.5, 2.25]]
 
 
-def test_workers_leave_signals_to_the_parent(monkeypatch: Any) -> None:
+def test_workers_leave_signals_to_the_parent() -> None:
     environment = make_vector(Counter, num_envs=2, vectorization="async")
-    import os
-    import signal
-
     for process in environment.vector.processes:
         os.kill(process.pid, signal.SIGINT)
     assert bool(environment.reset()["is_init"].all())

@@ -16,7 +16,9 @@ from rl_training.errors import UserError
 
 def both(*, frozen: bool = False) -> Normalizer:
     return Normalizer(
-        observation=ObservationNormalizer((2,)), reward=RewardNormalizer(3, gamma=0.9), frozen=frozen
+        observation=ObservationNormalizer((2,)),
+        reward=RewardNormalizer(3, gamma=0.9),
+        frozen=frozen,
     )
 
 
@@ -57,11 +59,13 @@ def test_rewards_follow_the_loop_of_baselines() -> None:
         returns = returns * 0.9 + reward
         seen.append(returns.copy())
         everything = np.concatenate(seen)
-        # Exact statistics of the prior sample of weight 1e-4 (mean 0, variance 1) and everything seen.
+        # Everything seen, and the prior of weight 1e-4, mean 0 and variance 1.
         weight = len(everything) + 1e-4
         mean = everything.sum() / weight
         variance = (1e-4 + (everything**2).sum()) / weight - mean**2
-        np.testing.assert_allclose(given, np.clip(reward / np.sqrt(variance + 1e-8), -2, 2), rtol=1e-6)
+        np.testing.assert_allclose(
+            given, np.clip(reward / np.sqrt(variance + 1e-8), -2, 2), rtol=1e-6
+        )
         returns[ended] = 0.0
         normalizer.forget(np.flatnonzero(ended).tolist())
 
@@ -117,13 +121,19 @@ def test_the_state_restores_the_future_and_is_not_changed_by_it() -> None:
 
 def kinds(state: Any) -> Any:
     """The type of every leaf: a digest may tell a scalar from a 0-dimensional array."""
-    return {key: kinds(value) for key, value in state.items()} if isinstance(state, dict) else type(state)
+    return (
+        {key: kinds(value) for key, value in state.items()}
+        if isinstance(state, dict)
+        else type(state)
+    )
 
 
 def test_running_returns_of_another_number_of_environments_are_left_out() -> None:
     saved = both()
     saved.normalize_reward(np.arange(3.0))
-    other = Normalizer(observation=ObservationNormalizer((2,)), reward=RewardNormalizer(5, gamma=0.9))
+    other = Normalizer(
+        observation=ObservationNormalizer((2,)), reward=RewardNormalizer(5, gamma=0.9)
+    )
     other.load_state_dict(saved.state_dict())
     assert other.reward is not None
     assert other.reward.returns.tolist() == [0.0] * 5
@@ -137,4 +147,6 @@ def test_a_state_of_something_else_is_refused() -> None:
         Normalizer(
             observation=ObservationNormalizer((4,)), reward=RewardNormalizer(3, gamma=0.9)
         ).load_state_dict(both().state_dict())
-    Normalizer(observation=ObservationNormalizer((2,)), frozen=True).load_state_dict(both().state_dict())
+    Normalizer(observation=ObservationNormalizer((2,)), frozen=True).load_state_dict(
+        both().state_dict()
+    )

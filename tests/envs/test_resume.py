@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 
 from rl_training.envs import ResumeError, VectorEnv, make_batched_env
-from rl_training.envs.replay import ActionLog
+from rl_training.envs.replay import ActionLog, Replayed, require_equal
 from rl_training.errors import UserError
 from tests.envs.scripted import (
     Continuous,
@@ -21,14 +21,11 @@ from tests.envs.scripted import (
     Samples,
     Unrepeatable,
     collect,
+    generator,
     make_config,
     make_vector,
     random_actions,
 )
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -85,7 +82,7 @@ def test_a_resumed_run_continues_bit_for_bit(
     check_resume(lambda: make_vector(config=config), steps)
 
 
-# 0: no step since the reset. The others leave episodes of different lengths behind, some just begun.
+# 0: no step since the reset. The others leave episodes of different lengths, some just begun.
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5, 17])
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_any_moment_of_the_episodes_can_be_resumed(vectorization: str, steps: int) -> None:
@@ -158,7 +155,9 @@ def with_memory(environment: VectorEnv, steps: int, root: Any) -> Any:
     """Steps of a policy that counts its own steps in next."""
     for _ in range(steps):
         hidden = root.get("hidden", torch.zeros(environment.num_envs, 2))
-        nested = root.get("core", TensorDict({"cell": torch.zeros(environment.num_envs)}, root.shape))
+        nested = root.get(
+            "core", TensorDict({"cell": torch.zeros(environment.num_envs)}, root.shape)
+        )
         root["action"] = random_actions(environment, generator())
         root["next"] = TensorDict({"hidden": hidden + 1, "core": nested + 1}, root.shape)
         _, root = environment.step_and_maybe_reset(root)
@@ -222,6 +221,13 @@ def test_an_episode_that_ends_in_the_replay_is_refused() -> None:
         make_vector(Counter, num_envs=1, seed=3).load_state_dict(state)
 
 
+def test_an_end_that_the_recorded_episode_had_not_is_refused_even_with_equal_values() -> None:
+    recorded = Replayed(np.zeros((2, 3)), np.zeros(2), [])
+    require_equal(recorded, recorded, "Toy-v0")
+    with pytest.raises(ResumeError, match="Toy-v0: environment 1 "):
+        require_equal(recorded, recorded._replace(ended=[1]), "Toy-v0")
+
+
 def test_approximate_resume_begins_the_next_episodes_and_says_so(caplog: Any) -> None:
     environment = make_vector(Counter, seed=3, normalize_observation=True)
     with_memory(environment, 20, environment.reset())
@@ -237,7 +243,10 @@ def test_approximate_resume_begins_the_next_episodes_and_says_so(caplog: Any) ->
     after = resumed.state_dict()
     assert after["episodes"].tolist() == (state["episodes"] + 1).tolist()
     assert after["returns"].tolist() == after["lengths"].tolist() == [0, 0, 0]
-    assert after["normalizer"]["observation"]["count"] == state["normalizer"]["observation"]["count"] + 3
+    assert (
+        after["normalizer"]["observation"]["count"]
+        == state["normalizer"]["observation"]["count"] + 3
+    )
 
 
 def test_a_state_taken_before_the_first_reset_restores_the_seed() -> None:
@@ -254,7 +263,9 @@ def test_a_state_of_other_environments_is_refused() -> None:
     with pytest.raises(UserError, match="2 environments, and there are 3"):
         make_vector(Counter, num_envs=3).load_state_dict(environment.state_dict())
     with pytest.raises(UserError, match="normalisation was off"):
-        make_vector(Counter, num_envs=2, normalize_reward=True).load_state_dict(environment.state_dict())
+        make_vector(Counter, num_envs=2, normalize_reward=True).load_state_dict(
+            environment.state_dict()
+        )
 
 
 def test_a_state_between_episodes_is_not_taken() -> None:

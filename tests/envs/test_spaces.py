@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_another_space_is_not_stored(space: Any) -> None:
         (spaces.Dict({"a": ASYMMETRIC}), spaces.Discrete(2), "observation space Dict"),
         (ASYMMETRIC, spaces.MultiDiscrete([2, 3]), "action space MultiDiscrete"),
         (ASYMMETRIC, spaces.Box(0, 3, (2,), np.int64), "int64 actions"),
-        (spaces.Box(0, 1, (2,), np.bool_), spaces.Discrete(2), "bool observations"),
+        (spaces.Box(0, 1, (2,), cast("Any", np.bool_)), spaces.Discrete(2), "bool observations"),
     ],
 )
 def test_an_unsupported_space_is_named(observation: Any, action: Any, named: str) -> None:
@@ -108,13 +108,15 @@ def test_squashed_actions_are_scaled_onto_the_bounds() -> None:
 
 def test_squashed_actions_never_leave_awkward_bounds() -> None:
     space = spaces.Box(np.float32(-0.1), np.float32(0.7), (1,), np.float32)
-    actions = ActionMap(space, squash=True).to_env(np.linspace(-30, 30, 1001, dtype=np.float32)[:, None])
+    actions = ActionMap(space, squash=True).to_env(
+        np.linspace(-30, 30, 1001, dtype=np.float32)[:, None]
+    )
     assert all(space.contains(action) for action in actions)
 
 
 @pytest.mark.parametrize("space", [spaces.Box(0.0, np.inf, (2,)), spaces.Discrete(2)])
 def test_squashing_needs_finite_bounds(space: Any) -> None:
-    with pytest.raises(UserError, match="finite bounds|Box"):
+    with pytest.raises(UserError, match=r"finite bounds|Box"):
         ActionMap(space, squash=True)
 
 

@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
-from torchrl.collectors import Collector
+from tensordict import TensorDict
 from torchrl.envs.utils import check_env_specs
 
-from rl_training.envs import VectorEnv, episode_seed, make_vector_env
+from rl_training.envs import episode_seed
 from rl_training.errors import UserError
 from tests.envs.scripted import (
     Continuous,
@@ -17,43 +16,23 @@ from tests.envs.scripted import (
     Fails,
     Samples,
     collect,
+    generator,
     make_config,
     make_vector,
     random_actions,
+    script,
 )
 
 ROOT_KEYS = {"observation", "is_init", "done", "terminated", "truncated"}
-NEXT_KEYS = {"observation", "reward", "done", "terminated", "truncated", "episode_return", "episode_length"}
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
-def script(seed: int, row: int, actions: Any) -> dict[str, list[Any]]:
-    """What one row must give, from the rules in the Counter's docstring and nothing else."""
-    columns: dict[str, list[Any]] = {
-        key: [] for key in ("observation", "is_init", "next", "reward", "terminated", "truncated", "return", "length")
-    }
-    episode = -1
-    length = time = 0
-    for action in actions:
-        if time == length:
-            episode += 1
-            start = int(np.random.default_rng(episode_seed(seed, row, episode)).integers(0, 1000))
-            time, length, total, summed = 0, 2 + start % 4, 0.0, 0
-        columns["observation"].append([start + time, summed])
-        columns["is_init"].append(time == 0)
-        time, summed = time + 1, summed + action
-        reward = time + action / 8
-        total += reward
-        columns["next"].append([start + time, summed])
-        columns["reward"].append(reward)
-        columns["terminated"].append(time == length and start % 2 == 0)
-        columns["truncated"].append(time == length and start % 2 == 1)
-        columns["return"].append(total)
-        columns["length"].append(time)
-    return columns
+NEXT_KEYS = {
+    "observation",
+    "reward",
+    "done",
+    "terminated",
+    "truncated",
+    "episode_return",
+    "episode_length",
+}
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
@@ -214,147 +193,6 @@ def test_a_step_over_an_episodes_end_is_refused() -> None:
             data = environment.step(data.set("action", torch.zeros(1, dtype=torch.int64)))["next"]
 
 
-class Recurrent:
-    """Writes a counter of its own steps into next, nested as an LSTM's state may be."""
-
-    def __init__(self, environment: VectorEnv) -> None:
-        self.environment = environment
-        self.generator = generator()
-
-    def __call__(self, data: TensorDictBase) -> TensorDictBase:
-        if "hidden" not in data.keys():
-            data["hidden"] = torch.zeros(*data.shape, 2)
-            data["core"] = TensorDict({"cell": torch.zeros(*data.shape)}, data.shape)
-        data["action"] = random_actions(self.environment, self.generator)
-        data["next"] = TensorDict(
-            {"hidden": data["hidden"] + 1, "core": {"cell": data["core", "cell"] + 1}}, data.shape
-        )
-        return data
-
-
-def collector(environment: VectorEnv, policy: Any) -> Collector:
-    return Collector(
-        environment,
-        policy,
-        frames_per_batch=40 * environment.num_envs,
-        total_frames=-1,
-        track_traj_ids=False,
-        trust_policy=True,
-        return_same_td=True,
-        use_buffers=False,
-    )
-
-
-def test_recurrent_state_is_carried_and_zeroed_at_an_episodes_start() -> None:
-    environment = make_vector(Counter)
-    batch = next(iter(collector(environment, Recurrent(environment))))
-    for hidden, after in (("hidden", "hidden"), (("core", "cell"), ("core", "cell"))):
-        now, then = batch[hidden], batch["next"][after]
-        assert torch.equal(then, now + 1)
-        restart = batch["is_init"].reshape(3, 40, *[1] * (now.ndim - 2))
-        expected = torch.where(restart[:, 1:], torch.zeros_like(then[:, :-1]), then[:, :-1])
-        assert torch.equal(now[:, 1:], expected)
-    assert bool(batch["is_init"][:, 1:].any())
-
-
-def test_a_collector_yields_the_batch_and_carries_on_between_batches() -> None:
-    environment = make_vector(Counter, num_envs=2, seed=3)
-    drawn = generator()
-
-    def policy(data: TensorDictBase) -> TensorDictBase:
-        return data.set("action", random_actions(environment, drawn))
-
-    batches = iter(collector(environment, policy))
-    batch = torch.cat([next(batches), next(batches)], dim=1)
-    assert set(batch.keys()) == ROOT_KEYS | {"action", "next"}
-    assert set(batch["next"].keys()) == NEXT_KEYS
-    for row in range(2):
-        expected = script(3, row, batch["action"][row].tolist())
-        assert batch["observation"][row].tolist() == expected["observation"]
-        assert batch["next", "episode_length"][row, :, 0].tolist() == expected["length"]
-
-
-def test_continuing_returns_the_root_once_and_resets_nothing() -> None:
-    environment = make_vector(Counter, normalize_observation=True)
-    policy = Recurrent(environment)
-    root = environment.reset()
-    for _ in range(7):
-        _, root = environment.step_and_maybe_reset(policy(root))
-    before = environment.state_dict()
-    environment.continue_episodes()
-    again = environment.reset()
-    assert (again == root).all()
-    assert "hidden" in again.keys()
-    assert str(environment.state_dict()) == str(before)
-    assert bool(environment.reset()["is_init"].all())
-
-
-def test_continuing_before_the_first_reset_does_nothing() -> None:
-    environment = make_vector(Counter)
-    environment.continue_episodes()
-    assert bool(environment.reset()["is_init"].all())
-
-
-def test_observations_are_normalised_with_what_the_policy_acts_on() -> None:
-    environment = make_vector(Counter, num_envs=2, seed=3, normalize_observation=True)
-    plain = make_vector(Counter, num_envs=2, seed=3)
-    batch, raw = collect(environment, 40, generator()), collect(plain, 40, generator())
-    seen = [raw["observation"][:, 0].double().numpy()]
-    for step in range(40):
-        mean, deviation = statistics(seen)
-        expected = (raw["observation"][:, step].double().numpy() - mean) / deviation
-        np.testing.assert_allclose(batch["observation"][:, step], expected.clip(-10, 10), rtol=2e-5, atol=1e-5)
-        # The next root first: terminal observations are never learnt from, and are seen as the next root is.
-        if step < 39:
-            seen.append(raw["observation"][:, step + 1].double().numpy())
-            mean, deviation = statistics(seen)
-            expected = (raw["next", "observation"][:, step].double().numpy() - mean) / deviation
-            np.testing.assert_allclose(
-                batch["next", "observation"][:, step], expected.clip(-10, 10), rtol=2e-5, atol=1e-5
-            )
-
-
-def statistics(seen: list[Any]) -> tuple[Any, Any]:
-    data = np.concatenate(seen)
-    weight = len(data) + 1e-4
-    mean = data.sum(axis=0) / weight
-    return mean, np.sqrt((1e-4 + (data**2).sum(axis=0)) / weight - mean**2 + 1e-8)
-
-
-def test_normalised_rewards_leave_the_reported_return_raw() -> None:
-    batch = collect(make_vector(Counter, normalize_reward=True), 40, generator())["next"]
-    raw = collect(make_vector(Counter), 40, generator())["next"]
-    assert torch.equal(batch["episode_return"], raw["episode_return"])
-    assert not torch.equal(batch["reward"], raw["reward"])
-    assert bool((batch["reward"] > 0).all())
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_normalisation_is_that_of_stable_baselines3(env_id: str) -> None:
-    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
-    config = make_config(env_id, num_envs=2, normalize_observation=True, normalize_reward=True)
-    environment = make_vector(config=config)
-    peer = vec_env.VecNormalize(FixedSeeds(vec_env, config), gamma=0.9, clip_reward=10.0)
-    root, observation = environment.reset(), peer.reset()
-    drawn = generator()
-    for _ in range(450):
-        np.testing.assert_allclose(root["observation"], observation, rtol=1e-5, atol=1e-6)
-        action = random_actions(environment, drawn)
-        transition, root = environment.step_and_maybe_reset(root.set("action", action))
-        observation, reward, done, infos = peer.step(action.numpy())
-        np.testing.assert_allclose(transition["next", "reward"][:, 0], reward, rtol=1e-5)
-        for row in np.flatnonzero(done):
-            terminal = infos[row]["terminal_observation"]
-            np.testing.assert_allclose(transition["next", "observation"][row], terminal, rtol=1e-5, atol=1e-6)
-    assert done is not None
-
-
-def FixedSeeds(vec_env: Any, config: Any) -> Any:  # noqa: N802
-    """SB3's vector environment over the library's own environments, whose episodes seed themselves."""
-    makers = make_vector_env(config, record_episode_statistics=False).env_fns
-    return vec_env.DummyVecEnv([*makers])
-
-
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_failing_environment_is_named_and_everything_closed(vectorization: str) -> None:
@@ -364,7 +202,9 @@ def test_a_failing_environment_is_named_and_everything_closed(vectorization: str
         for row in range(4)
         if int(np.random.default_rng(episode_seed(3, row, 0)).integers(0, 1000)) % 2
     )
-    with pytest.raises(RuntimeError, match=rf"Fails failed in environment {row}, step 2 of episode 0") as caught:
+    with pytest.raises(
+        RuntimeError, match=rf"Fails failed in environment {row}, step 2 of episode 0"
+    ) as caught:
         collect(environment, 5, generator())
     assert str(episode_seed(3, row, 0)) in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

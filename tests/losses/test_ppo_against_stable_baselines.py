@@ -77,7 +77,7 @@ def their_algorithm(
 
 
 def make_extractor(layers: Any) -> type[Any]:
-    class Extractor(layers.BaseFeaturesExtractor):  # type: ignore[misc]
+    class Extractor(layers.BaseFeaturesExtractor):
         def __init__(self, space: Any) -> None:
             super().__init__(space, 6)
             self.net = nn.Sequential(

@@ -1,0 +1,96 @@
+"""TensorDict modules of a user's own in the place of the built networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+
+from rl_training.errors import UserError
+from rl_training.models.actor_critic import MLPActorCritic
+from rl_training.models.heads import ActionHead, CategoricalHead, GaussianHead, Parameters
+
+
+class _ModuleCategoricalHead(CategoricalHead):
+    """Categorical over the ``logits`` that a TensorDict module writes."""
+
+    def __init__(self, module: TensorDictModuleBase, num_actions: int) -> None:
+        nn.Module.__init__(self)
+        self.num_actions = num_actions
+        self.module = module
+
+    def forward(self, features: Tensor) -> Parameters:
+        return (_run(self.module, features)["logits"],)
+
+    def sample(self, features: Tensor, noise: Tensor) -> Tensor:
+        return (self(features)[0] + noise).argmax(-1)
+
+
+class _ModuleGaussianHead(GaussianHead):
+    """Gaussian of the ``loc`` and ``scale`` that a TensorDict module writes."""
+
+    def __init__(self, module: TensorDictModuleBase, num_actions: int) -> None:
+        nn.Module.__init__(self)
+        self.num_actions = num_actions
+        self.module = module
+
+    def forward(self, features: Tensor) -> Parameters:
+        written = _run(self.module, features)
+        return written["loc"], written["scale"].log()
+
+    def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tensor]:
+        noise = torch.randn(steps, num_envs, self.num_actions, generator=generator)
+        return list(noise.unbind(0))
+
+    def sample(self, features: Tensor, noise: Tensor) -> Tensor:
+        mean, log_std = self(features)
+        return mean + log_std.exp() * noise
+
+
+class TensorDictActorCritic(MLPActorCritic):
+    """An actor-critic from two TensorDict modules that both read ``observation``.
+
+    Args:
+        policy: writes ``logits`` ``[*batch, n]`` (discrete actions), or ``loc`` and ``scale``
+            ``[*batch, A]`` (continuous ones).
+        value: writes ``state_value`` ``[*batch, 1]``.
+        num_actions: n or A.
+        discrete: which of the two.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: TensorDictModuleBase,
+        value: TensorDictModuleBase,
+        num_actions: int,
+        discrete: bool,
+    ) -> None:
+        nn.Module.__init__(self)
+        missing = {"logits"} if discrete else {"loc", "scale"}
+        missing -= set(policy.out_keys)
+        if missing:
+            raise UserError(f"the policy module must write {sorted(missing)}.")
+        if "state_value" not in value.out_keys:
+            raise UserError("the value module must write 'state_value'.")
+        self.architecture = "dual"
+        self.encoder: nn.Module = nn.Identity()
+        head = _ModuleCategoricalHead if discrete else _ModuleGaussianHead
+        self.action_head: ActionHead = head(policy, num_actions)
+        self.value_module = value
+
+    def value_parameters(self) -> list[nn.Parameter]:
+        """Return the value module's parameters that the policy does not share."""
+        shared = {id(parameter) for parameter in self.policy_parameters()}
+        own = self.value_module.parameters()
+        return [each for each in own if each.requires_grad and id(each) not in shared]
+
+    def _value(self, observation: Tensor, features: Tensor | None) -> Tensor:
+        return _run(self.value_module, observation)["state_value"].squeeze(-1)
+
+
+def _run(module: TensorDictModuleBase, observation: Tensor) -> Any:
+    return module(TensorDict({"observation": observation}, []))

@@ -1,0 +1,77 @@
+"""Small configurations, and runs by hand through the low-level interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_training.recipes.ppg import PPG
+from rl_training.recipes.ppo import PPO
+from rl_training.registry import algorithm_class
+from tests.recipes.environments import Identity, Tracking
+
+ENVIRONMENTS: dict[str, Callable[[], Any]] = {"discrete": Identity, "box": Tracking}
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "num_steps": 32,
+    "minibatch_size": 32,
+    "learning_rate": 3e-3,
+    "discount": 0.9,
+}
+
+PHASES: dict[str, dict[str, Any]] = {
+    "ppo": {"num_epochs": 3},
+    "ppg": {
+        "policy_iterations": 2,
+        "policy_epochs": 3,
+        "value_epochs": 3,
+        "auxiliary_epochs": 2,
+        "auxiliary_minibatches": 8,
+    },
+}
+
+
+def make(name: str, env: Any = Identity, **changes: Any) -> Any:
+    """Return a small algorithm."""
+    return algorithm_class(name)(env, **{**SMALL, **PHASES[name], **changes})
+
+
+def make_ppg(env: Any = Identity, **changes: Any) -> PPG:
+    algorithm = make("ppg", env, **changes)
+    assert isinstance(algorithm, PPG)
+    return algorithm
+
+
+def make_ppo(env: Any = Identity, **changes: Any) -> PPO:
+    algorithm = make("ppo", env, **changes)
+    assert isinstance(algorithm, PPO)
+    return algorithm
+
+
+def iterate(
+    algorithm: PPO, iterations: int, *, update: bool = True
+) -> tuple[list[TensorDictBase], list[dict[str, Tensor]]]:
+    """Collect and learn; return copies of the batches as updates left them, and the metrics."""
+    batches, metrics = [], []
+    collector = iter(algorithm.collector())
+    for _ in range(iterations):
+        batch = next(collector)
+        if update:
+            metrics.append(algorithm.update(batch))
+        batches.append(batch.clone())
+    return batches, metrics
+
+
+def parameters(algorithm: PPO) -> dict[str, Tensor]:
+    """Return a copy of every parameter by name."""
+    return {name: p.detach().clone() for name, p in algorithm.model.named_parameters()}
+
+
+def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    """Return the names of what is no longer the same."""
+    return {name for name, value in before.items() if not torch.equal(value, after[name])}

@@ -1,0 +1,113 @@
+"""A full disk costs a checkpoint, never the run and never the checkpoint before."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rl_training import cli
+from rl_training.runtime import manifest
+from rl_training.runtime.checkpoint import verify
+from tests.reliability.conftest import Reference
+from tests.reliability.runs import (
+    assert_same_training,
+    checkpoints,
+    digest,
+    metrics,
+    started,
+    status,
+    the_run,
+    wait_for_lines,
+)
+from tests.reliability.settings import setting, write_setting
+
+NAME = "ppg_cartpole_normalized"
+
+
+def test_a_refused_write_leaves_the_older_checkpoint_and_the_run_goes_on(
+    tmp_path: Path,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    written: list[Path] = []
+    write = manifest.write_durable
+
+    def full_after_twenty_files(path: Path, data: bytes) -> None:
+        written.append(path)
+        if len(written) > 20:
+            write(path, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, data)
+
+    monkeypatch.setattr(manifest, "write_durable", full_after_twenty_files)
+    output = tmp_path / "runs"
+    config = write_setting(tmp_path / "config.yaml", setting(NAME, output_dir=str(output)))
+    with caplog.at_level(logging.WARNING):
+        assert cli.main(["train", "--config", str(config)]) == 0
+    warnings = [line for line in caplog.messages if "no checkpoint was written" in line]
+    assert "No space left on device" in warnings[0]
+    assert str(output) in warnings[0]
+    run = the_run(output)
+    assert digest(run) == digest(reference(NAME))
+    kept = checkpoints(run)
+    assert len(written) > 20
+    assert 0 < len(kept) < len(checkpoints(reference(NAME))) + 1
+    for checkpoint in kept:
+        verify(checkpoint)
+    assert (run / "checkpoints" / "latest").read_text().strip() == kept[-1].name
+    assert [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")] == []
+
+
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[Path]:
+    """Mount a file system of 4 MB; skips where that is not allowed."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if done.returncode != 0:
+        pytest.skip(f"mounting is not allowed: {done.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(path: Path) -> None:
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_run_on_a_full_disk_finishes_and_is_resumed_once_there_is_room(
+    tmp_path: Path, reference: Reference
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        output = disk / "runs"
+        content = setting(NAME, output_dir=str(output), tracking={"tensorboard": True})
+        config = write_setting(tmp_path / "config.yaml", content)
+        with started("train", "--config", config) as process:
+            wait_for_lines(process, output, 6)
+            fill(disk / "filler")
+            _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert "no checkpoint was written" in err
+        run = the_run(output)
+        assert checkpoints(run) != []
+        for checkpoint in checkpoints(run):
+            verify(checkpoint)
+        (disk / "filler").unlink()
+        assert len(metrics(run)) < len(metrics(reference(NAME)))
+        assert cli.main(["resume", str(run)]) == 0
+        assert status(run) == "finished"
+        assert_same_training(run, reference(NAME))
