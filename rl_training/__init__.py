@@ -15,14 +15,21 @@ if TYPE_CHECKING:
     from rl_training.config import TrainConfig as TrainConfig
     from rl_training.config import load_config as load_config
     from rl_training.config import replace_config as replace_config
+    from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
     from rl_training.envs.factory import make_env as make_env
     from rl_training.envs.factory import make_vector_env as make_vector_env
     from rl_training.errors import UserError as UserError
+    from rl_training.losses.ppg import ppg_auxiliary_loss as ppg_auxiliary_loss
+    from rl_training.losses.ppg import ppg_loss as ppg_loss
+    from rl_training.losses.ppo import ppo_loss as ppo_loss
+    from rl_training.models.actor_critic import MLPActorCritic as MLPActorCritic
+    from rl_training.models.actor_critic import MLPPPGModel as MLPPPGModel
     from rl_training.recipes.ppg import PPG as PPG
     from rl_training.recipes.ppg import train_ppg as train_ppg
     from rl_training.recipes.ppo import PPO as PPO
     from rl_training.recipes.ppo import train_ppo as train_ppo
     from rl_training.runtime.callbacks import Callback as Callback
+    from rl_training.runtime.devices import resolve_device as resolve_device
     from rl_training.runtime.run import make_run_dir as make_run_dir
     from rl_training.workflows import TrainResult as TrainResult
     from rl_training.workflows import evaluate_checkpoint as evaluate_checkpoint
@@ -33,11 +40,16 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
+    "data.rollout_buffer": ["RolloutBuffer"],
     "envs.factory": ["make_env", "make_vector_env"],
     "errors": ["UserError"],
+    "losses.ppg": ["ppg_auxiliary_loss", "ppg_loss"],
+    "losses.ppo": ["ppo_loss"],
+    "models.actor_critic": ["MLPActorCritic", "MLPPPGModel"],
     "recipes.ppg": ["PPG", "train_ppg"],
     "recipes.ppo": ["PPO", "train_ppo"],
     "runtime.callbacks": ["Callback"],
+    "runtime.devices": ["resolve_device"],
     "runtime.run": ["make_run_dir"],
     "workflows": [
         "TrainResult",

@@ -4,9 +4,11 @@ training untouched.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,10 +19,13 @@ from torch import Tensor
 from rl_training.envs import VectorEnv
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
+from rl_training.runtime.callbacks import Callback, StepInterval, TrainContext
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
+
+logger = logging.getLogger(__name__)
 
 _BOOTSTRAP_RESAMPLES = 2000
 RECENT_EPISODES = 100
@@ -185,6 +190,57 @@ def _bootstrap_interval(values: np.ndarray[Any, Any]) -> list[float]:
 def summary(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an evaluation that ``result.json`` keeps."""
     return {key: record[key] for key in ("return_mean", "return_std", "return_iqm", "episodes")}
+
+
+class VideoCallback(Callback):
+    """Records an episode of the policy every ``interval`` environment steps, as
+    ``videos/step_<12 digits>_0001.mp4`` of the run.
+
+    Training is untouched. A step that was recorded before the run was killed is not recorded again.
+    """
+
+    def __init__(self, *, interval: int) -> None:
+        self._interval = StepInterval(interval)
+
+    def on_train_start(self, context: TrainContext) -> None:
+        """Find out before the first iteration whether the environment can be drawn."""
+        if context.run is not None:
+            require_recordable(context.algorithm)
+
+    def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
+        """Record when it is time."""
+        due = self._interval.due(context.global_step)
+        if not due or context.run is None:
+            return
+        name = f"step_{context.global_step:012d}"
+        directory = context.run.directory / "videos"
+        if any(directory.glob(f"{name}_*.mp4")):
+            return
+        try:
+            evaluate(context.algorithm, episodes=1, video=VideoRequest(directory, 1, name))
+        except (OSError, RuntimeError) as error:  # a full disk, a graphics driver that gave up
+            logger.warning("no video at step %d: %s. Training goes on.", context.global_step, error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last step seen."""
+        return self._interval.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``."""
+        self._interval.load_state_dict(state)
+
+
+def require_recordable(algorithm: Evaluable) -> None:
+    """Raise unless the algorithm's environment can be recorded.
+
+    Raises:
+        UserError: it cannot draw itself, or the video extra is missing.
+    """
+    request = VideoRequest(Path(), 0)
+    with preserve_global_rng():
+        algorithm.evaluation_environment(
+            num_envs=1, seed=0, render_mode="rgb_array", video=request
+        ).close(raise_if_closed=False)
 
 
 @dataclass

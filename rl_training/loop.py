@@ -133,7 +133,10 @@ class TrainingLoop:
         self.total_timesteps = total_timesteps
         self.metrics: dict[str, float] = {}
         self.episodes = evaluation.EpisodeStatistics()
-        self.callbacks = [*_configured_callbacks(algorithm, run, progress), *callbacks]
+        self.callbacks = [*_configured_callbacks(algorithm, run), *callbacks]
+        if progress:
+            # Last: states are saved in this order, and a resumed run may show it or not.
+            self.callbacks.append(ProgressCallback())
         self._progress = progress
         self._reason: str | None = None
         self._wants_checkpoint = self._wants_best = False
@@ -349,9 +352,7 @@ def train(
     return loop.train()
 
 
-def _configured_callbacks(
-    algorithm: AlgorithmCore, run: Run | None, progress: bool
-) -> list[Callback]:
+def _configured_callbacks(algorithm: AlgorithmCore, run: Run | None) -> list[Callback]:
     settings = algorithm.config.evaluation
     callbacks: list[Callback] = [
         EvaluationCallback(
@@ -364,8 +365,10 @@ def _configured_callbacks(
     if settings.patience is not None:
         callbacks.append(StopOnNoImprovement(patience=settings.patience))
     callbacks.append(CheckpointCallback(interval=algorithm.config.checkpoint.interval))
-    if progress:
-        callbacks.append(ProgressCallback())
+    if algorithm.config.tracking.video_interval is not None:
+        callbacks.append(
+            evaluation.VideoCallback(interval=algorithm.config.tracking.video_interval)
+        )
     return callbacks
 
 

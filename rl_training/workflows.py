@@ -15,7 +15,7 @@ from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
-from rl_training.evaluation import evaluate
+from rl_training.evaluation import evaluate, require_recordable
 from rl_training.loop import TrainingLoop
 from rl_training.registry import algorithm_class
 from rl_training.runtime import checkpoint as checkpoints
@@ -62,6 +62,8 @@ def train(
     algorithm = algorithm_class(config.algo).from_config(config)
     if config.init_from is not None:
         algorithm.load_policy_state(_warm_start(config).state)
+    if config.tracking.video_interval is not None:
+        require_recordable(algorithm)
     run = Run.create(config, command)
     return _train_in(run, algorithm, callbacks=callbacks, progress=progress)
 
@@ -284,7 +286,8 @@ def evaluate_checkpoint(
         seed: of the episodes; None: derived from the run's seed and step.
         deterministic: the most likely actions instead of samples.
         render: show them on the screen.
-        video: write this many of them as MP4 files, into the run's ``videos/``.
+        video: write this many of them as MP4 files, into the run's ``videos/`` (of a checkpoint
+            outside a run: into a directory beside it).
         env: another environment than the one trained on.
 
     Raises:
@@ -306,7 +309,10 @@ def evaluate_checkpoint(
 
 def _video_directory(checkpoint: Path) -> Path:
     run = checkpoint.parent.parent
-    return (run if (run / "config.yaml").is_file() else checkpoint) / "videos"
+    if (run / "config.yaml").is_file():
+        return run / "videos"
+    # Beside it: a checkpoint with a file that its manifest does not list is refused.
+    return checkpoint.with_name(f"{checkpoint.name}_videos")
 
 
 def predict_checkpoint(

@@ -148,7 +148,13 @@ class RolloutBuffer:
                 ``next_values`` is set.
             gamma: discount.
             gae_lambda: lambda.
+
+        Raises:
+            ValueError: neither of the two is given; or ``terminated`` without ``next_values``: what
+                follows a truncated episode in the buffer is another one's beginning.
         """
+        if self.terminated is not None and self.next_values is None:
+            raise ValueError("terminated needs next_values: a truncated step's own successor.")
         done = self.batch["next", "done"].squeeze(-1)
         value = self.batch["state_value"].squeeze(-1)
         terminated = done if self.terminated is None else self.terminated.T

@@ -145,6 +145,8 @@ class Episodes:
         with contextlib.suppress(Exception):
             self._close()
         cause = error.__cause__ if isinstance(error, RowError) else error
+        if isinstance(cause, UserError):
+            raise cause  # it tells all that there is to tell
         row = error.row if isinstance(error, RowError) else None
         where = "in an unknown environment"
         if row is not None:

@@ -37,6 +37,10 @@ def make_by_id(
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
+        if render_mode is not None and "'render_mode'" in str(error):
+            raise UserError(
+                f"{env_id} cannot render {render_mode!r}: it takes no render_mode."
+            ) from error
         raise UserError(
             f"{env_id} does not take one of the env_kwargs {sorted(kwargs)}: {_one_line(error)}"
         ) from error

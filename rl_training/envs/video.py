@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_training.errors import UserError
 
@@ -20,13 +22,16 @@ class VideoRequest:
 
     directory: Path
     episodes: int
+    prefix: str = "episode"
+    """What the files are called, before the number: ``episode_0001.mp4``."""
 
 
 class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Writes the first episodes of an environment, drawn as ``rgb_array``, as ``episode_0001.mp4``
     and so on.
 
-    Files that are there already are never overwritten: numbering goes on after them.
+    Files that are there already are never overwritten: numbering goes on after them. A file gets
+    its name when its episode is over; what an episode without an end left is removed.
 
     Raises:
         UserError: the environment does not draw itself into arrays, or the video extra is missing.
@@ -41,52 +46,82 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         self._request = request
         self._recorded = 0
-        self._frames: list[np.ndarray[Any, Any]] = []
+        self._writer: Any = None
         _writer_module()
+
+    @property
+    def _partial(self) -> Path:
+        return self._request.directory / f".partial_{os.getpid()}.mp4"
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, and its recording while any is due."""
+        self._abandon()
         result = self.env.reset(**keywords)
-        self._frames = []
-        self._draw()
+        if self._recorded < self._request.episodes:
+            self._open()
+            self._draw()
         return result
 
     def step(self, action: Any) -> Any:
-        """Step, draw, and write the file at the episode's end."""
+        """Step, draw, and name the file at the episode's end."""
         result = self.env.step(action)
-        self._draw()
-        if (result[2] or result[3]) and self._frames:
-            self._write()
+        if self._writer is not None:
+            self._draw()
+            if result[2] or result[3]:
+                self._finish()
         return result
 
-    def _draw(self) -> None:
-        if self._recorded < self._request.episodes:
-            self._frames.append(np.asarray(self.env.render(), np.uint8))
+    def close(self) -> None:
+        """Close the environment; an episode that is not over leaves no file."""
+        self._abandon()
+        super().close()
 
-    def _write(self) -> None:
-        directory = self._request.directory
-        directory.mkdir(parents=True, exist_ok=True)
-        number = 1
-        while (path := directory / f"episode_{number:04d}.mp4").exists():
-            number += 1
+    def _open(self) -> None:
+        self._request.directory.mkdir(parents=True, exist_ok=True)
         rate = self.env.metadata.get("render_fps", _DEFAULT_FRAMES_PER_SECOND)
-        # macro_block_size 2 is what the codec needs; the default of 16 would resize the picture.
-        _writer_module().mimwrite(path, _even(self._frames), fps=rate, macro_block_size=2)
+        # Frame by frame: an episode's frames together can take a gigabyte. macro_block_size 2 is
+        # what the codec needs; the default of 16 would resize the picture.
+        self._writer = _writer_module().get_writer(self._partial, fps=rate, macro_block_size=2)
+
+    def _draw(self) -> None:
+        frame = self.env.render()
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+            kind = type(frame).__name__
+            raise UserError(f"{self.env} cannot be recorded: its render() returns {kind}.")
+        self._writer.append_data(_even(frame.astype(np.uint8, copy=False)))
+
+    def _finish(self) -> None:
+        self._writer.close()
+        self._writer = None
+        number = 1
+        while (path := self._path(number)).exists():
+            number += 1
+        self._partial.replace(path)
         self._recorded += 1
-        self._frames = []
+
+    def _path(self, number: int) -> Path:
+        return self._request.directory / f"{self._request.prefix}_{number:04d}.mp4"
+
+    def _abandon(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            try:
+                writer.close()
+            finally:
+                self._partial.unlink(missing_ok=True)
 
 
-def _even(frames: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    height, width = (size - size % 2 for size in frames[0].shape[:2])
-    return [frame[:height, :width] for frame in frames]
+def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    height, width = (size - size % 2 for size in frame.shape[:2])
+    return frame[:height, :width]
 
 
 def _writer_module() -> Any:
     try:
-        import imageio
+        import imageio.v2
         import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise UserError(
             'writing videos needs an extra: pip install "rl_training[video]".'
         ) from error
-    return imageio
+    return imageio.v2

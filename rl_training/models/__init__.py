@@ -1,1 +1,28 @@
 """Networks and action distributions."""
+
+from rl_training.models.actor_critic import ActorCritic, MLPActorCritic, MLPPPGModel
+from rl_training.models.build import build_actor_critic
+from rl_training.models.custom import TensorDictActorCritic
+from rl_training.models.heads import (
+    ActionHead,
+    CategoricalHead,
+    GaussianHead,
+    StateDependentNoiseHead,
+)
+from rl_training.models.mlp import MLP
+from rl_training.models.tensordict_modules import policy_module, value_module
+
+__all__ = [
+    "MLP",
+    "ActionHead",
+    "ActorCritic",
+    "CategoricalHead",
+    "GaussianHead",
+    "MLPActorCritic",
+    "MLPPPGModel",
+    "StateDependentNoiseHead",
+    "TensorDictActorCritic",
+    "build_actor_critic",
+    "policy_module",
+    "value_module",
+]

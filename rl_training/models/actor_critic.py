@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rl_training.config import ModelConfig
+from rl_training.envs.spaces import require_supported, space_to_dict
 from rl_training.models.heads import ActionHead, Parameters
 from rl_training.models.mlp import orthogonal_
 
 Architecture = Literal["dual", "detach", "shared"]
 """How policy and value function share an encoder (Cobbe et al. 2020, sections 2 and 3.4)."""
+
+Model = TypeVar("Model", bound="ActorCritic")
 
 
 class ActorCritic(nn.Module):
@@ -55,6 +59,45 @@ class ActorCritic(nn.Module):
             ):
                 if module is not None:
                     orthogonal_(module, gain)
+
+    @classmethod
+    def for_spaces(
+        cls: type[Model],
+        observation_space: Any,
+        action_space: Any,
+        *,
+        architecture: Architecture = "dual",
+        log_std_init: float = 0.0,
+        **model: Any,
+    ) -> Model:
+        """Return a model for gymnasium spaces, in one line::
+
+            MLPActorCritic.for_spaces(env.observation_space, env.action_space, hidden_sizes=[32])
+
+        Args:
+            observation_space: a Box.
+            action_space: Discrete or a Box.
+            architecture: as for the class.
+            log_std_init: of a Box's Gaussian, its first log standard deviation.
+            **model: any field of `rl_training.config.ModelConfig`: ``hidden_sizes``,
+                ``activation``, ``orthogonal_init``, ``encoder``.
+
+        Raises:
+            UserError: a space of another kind, or an unknown encoder.
+        """
+        from rl_training.models.build import build_actor_critic  # which builds on this module
+
+        require_supported(observation_space, action_space, cls.__name__)
+        made = build_actor_critic(
+            cls,
+            model=ModelConfig(**model),
+            observation_shape=observation_space.shape,
+            action_space=space_to_dict(action_space),
+            architecture=architecture,
+            log_std_init=log_std_init,
+        )
+        assert isinstance(made, cls)
+        return made
 
     def forward(self, observation: Tensor) -> tuple[Parameters, Tensor]:
         """Return the action distribution's parameters and the value ``[*batch]``."""

@@ -42,19 +42,21 @@ class FlatParameters:
             parameter.data = view
             offset += parameter.numel()
 
-    def select(self, *names: str) -> tuple[list[nn.Parameter], Tensor]:
-        """Return the parameters of adjacent groups and the slice of ``flat`` that holds them."""
+    def select(self, *names: str) -> tuple[list[nn.Parameter], Tensor, slice]:
+        """Return the parameters of adjacent groups, ``flat``, and the part of it that holds them."""
         ranges = [self._ranges[name] for name in names]
         if any(left[1] != right[0] for left, right in itertools.pairwise(ranges)):
             raise ValueError(f"groups {names} are not adjacent in {list(self._ranges)}")
         parameters = [p for name in names for p in self.groups[name]]
-        # `.data` drops the record of being a view, which a compiled graph could not update in
-        # place.
-        return parameters, self.flat[ranges[0][0] : ranges[-1][1]].data
+        return parameters, self.flat, slice(ranges[0][0], ranges[-1][1])
 
 
 class FlatAdam(torch.optim.Optimizer):
-    """Adam (Kingma and Ba 2015) on one slice of a `FlatParameters`, with a tensor learning rate.
+    """Adam (Kingma and Ba 2015) on one part of a `FlatParameters`, with a tensor learning rate.
+
+    It takes the whole tensor and cuts its part out itself, in the graph when compiled: Inductor's
+    cache on disk tells graphs apart by their inputs' shapes, not by the storage behind them, which
+    the graph of a part given from outside would depend on.
 
     ``apply(gradient)`` is the update itself, traceable by `torch.compile`: changing the learning
     rate never recompiles. ``step()`` makes it an ordinary optimiser for loops of one's own.
@@ -63,21 +65,27 @@ class FlatAdam(torch.optim.Optimizer):
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        flat: Tensor,
+        storage: Tensor,
+        part: slice,
         *,
         learning_rate: float,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
     ) -> None:
-        self.learning_rate = torch.tensor(float(learning_rate), device=flat.device)
+        self.learning_rate = torch.tensor(float(learning_rate), device=storage.device)
         super().__init__(list(parameters), {"lr": self.learning_rate})
         self.parameters = list(parameters)
-        self.flat = flat
+        self.storage, self.part = storage, part
         self.betas = betas
         self.epsilon = epsilon
-        self.first_moment = torch.zeros_like(flat)
-        self.second_moment = torch.zeros_like(flat)
-        self.steps = torch.zeros((), device=flat.device)
+        self.first_moment = torch.zeros_like(self.flat)
+        self.second_moment = torch.zeros_like(self.flat)
+        self.steps = torch.zeros((), device=storage.device)
+
+    @property
+    def flat(self) -> Tensor:
+        """The parameters as one tensor, a view."""
+        return self.storage[self.part]
 
     def apply(self, gradient: Tensor) -> None:
         """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""

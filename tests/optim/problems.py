@@ -11,14 +11,16 @@ from rl_training.optim import FlatAdam, FlatParameters, GradientStep
 class Regression:
     """A two-layer network on flat parameters and its loss; made alike each time.
 
-    The loss has a coefficient in a buffer, as PPO has its clipping interval.
+    The loss has a coefficient in a buffer, as PPO has its clipping interval. ``others`` is how many
+    parameters, of no concern to the loss or the optimiser, share the flat storage.
     """
 
-    def __init__(self, *, learning_rate: float = 1e-2) -> None:
+    def __init__(self, *, learning_rate: float = 1e-2, others: int = 0) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
         self.coefficient = torch.tensor(1.0)
-        self.parameters = FlatParameters({"all": self.model.parameters()})
+        self.others = nn.Parameter(torch.full((others,), 7.0))
+        self.parameters = FlatParameters({"all": self.model.parameters(), "others": [self.others]})
         self.optimizer = FlatAdam(*self.parameters.select("all"), learning_rate=learning_rate)
         self.batch = {"observation": torch.randn(32, 3), "target": torch.randn(32)}
 

@@ -42,16 +42,31 @@ def test_compiled_steps_take_changes_of_coefficients_without_compiling_again() -
     assert outcomes[5][0][0, 0] > 2 * outcomes[3][0][-1, 0], "so must the coefficient"
 
 
-def test_two_instances_compile_to_the_same_bits_and_share_nothing() -> None:
+def test_two_instances_compile_to_the_same_bits() -> None:
     one, other = Regression(), Regression()
-    # The other instance's constants differ from the first one's in between.
-    loose = Regression(learning_rate=0.5)
     first = one.run(one.step(compile=True, norm=0.05))
-    loose.run(loose.step(compile=True, norm=None), 2)
     second = other.run(other.step(compile=True, norm=0.05))
     assert torch.equal(first, second)
     assert torch.equal(one.parameters.flat, other.parameters.flat)
-    assert not torch.equal(loose.parameters.flat, one.parameters.flat)
+
+
+def test_an_instance_with_other_constants_has_a_graph_of_its_own() -> None:
+    tight, loose, eager = Regression(), Regression(), Regression()
+    tight.run(tight.step(compile=True, norm=0.01))
+    found = loose.run(loose.step(compile=True, norm=None))
+    torch.testing.assert_close(found, eager.run(eager.step(norm=None)), rtol=1e-4, atol=1e-6)
+    difference = (tight.parameters.flat - loose.parameters.flat).abs().max()
+    assert difference > 10 * (loose.parameters.flat - eager.parameters.flat).abs().max()
+
+
+def test_an_instance_on_a_larger_storage_has_one_too() -> None:
+    # They differ in nothing that the compiler's cache on disk looks at but the storage's size.
+    small, large = Regression(), Regression(others=5)
+    first = small.run(small.step(compile=True))
+    second = large.run(large.step(compile=True))
+    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(large.parameters.flat[:-5], small.parameters.flat)
+    assert (large.others == 7.0).all()
 
 
 def test_the_limit_of_the_divergence_holds_in_compiled_steps() -> None:

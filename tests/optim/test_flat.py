@@ -71,7 +71,7 @@ def test_a_parameter_without_a_gradient_counts_as_zero() -> None:
 def test_parameters_are_views_of_one_tensor_and_remain_so_after_a_load() -> None:
     network = make_network()
     parameters = FlatParameters({"all": network.parameters()})
-    _, flat = parameters.select("all")
+    flat = parameters.flat
     state = {name: torch.full_like(value, 2.0) for name, value in network.state_dict().items()}
     network.load_state_dict(state)
     assert (flat == 2.0).all()
@@ -99,8 +99,10 @@ def test_groups_are_slices_that_share_storage_and_a_shared_parameter_appears_onc
     parameters = FlatParameters(
         {"first": network[0].parameters(), "second": [shared, *network[2].parameters()]}
     )
-    first, second = parameters.select("first")[1], parameters.select("second")[1]
-    both = parameters.select("first", "second")[1]
+    first, second, both = (
+        FlatAdam(*parameters.select(*names), learning_rate=0.1).flat
+        for names in (("first",), ("second",), ("first", "second"))
+    )
     assert [len(first), len(second), len(both)] == [32, 18, 50]
     second.zero_()
     assert not both[32:].any()

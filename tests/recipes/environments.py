@@ -31,7 +31,7 @@ class _Bandit(gymnasium.Env[Any, Any]):
 
 
 class Identity(_Bandit):
-    """One of four contexts, one-hot; the action of the same number earns 1. At best 16 an episode."""
+    """One of four contexts, one-hot; the action of its number earns 1: at best 16 an episode."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)
@@ -46,7 +46,7 @@ class Identity(_Bandit):
 
 
 class Tracking(_Bandit):
-    """Two numbers in [-1, 1]; the action is to equal them, at 1 less the squared distance. At best 16."""
+    """Two numbers in [-1, 1]; the action earns 1 less its squared distance: at best 16."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -62,10 +62,11 @@ def test_so_it_is_compiled(kind: str) -> None:
 @pytest.mark.skipif(shutil.which("c++") is None, reason="compiling needs a C++ compiler")
 @pytest.mark.parametrize("kind", ENVIRONMENTS)
 def test_compiled_the_first_divergence_is_zero_but_for_rounding(kind: str) -> None:
-    _, metrics = iterate(make_ppg(ENVIRONMENTS[kind], compile=True), 4)
+    algorithm = make_ppg(ENVIRONMENTS[kind], compile=True, auxiliary_learning_rate=3e-3)
+    _, metrics = iterate(algorithm, 4)
     for phase in (metrics[1], metrics[3]):
         assert abs(phase["aux/kl_first"].item()) < 1e-6
-        assert phase["aux/kl_last"].item() > 1e-6
+        assert phase["aux/kl_last"].item() > 1e-5
 
 
 def test_the_phase_runs_after_every_policy_iterations_and_drops_no_sample_of_the_last() -> None:

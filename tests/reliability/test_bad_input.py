@@ -14,7 +14,7 @@ from rl_training.errors import UserError
 from tests.reliability import environments
 from tests.reliability.conftest import Reference
 from tests.reliability.runs import checkpoints, content, execute, started, wait_for_lines
-from tests.reliability.settings import setting, write_setting
+from tests.reliability.settings import FRAMES, setting, write_setting
 
 ID = environments.environment_id
 
@@ -36,7 +36,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     [
         ({"algorithm": {"learnin_rate": 1.0}}, "Did you mean 'algorithm.learning_rate'"),
         ({"num_env": 3}, "Did you mean 'num_envs'"),
-        ({"algo": "pgp"}, "unknown algorithm 'pgp'. Did you mean 'ppg'"),
+        ({"algo": "pppo"}, "unknown algorithm 'pppo'. Did you mean 'ppo'"),
         ({"env_id": "CartPol-v1"}, "Did you mean 'CartPole-v1'"),
         ({"env_id": "CartPole-v9"}, "CartPole-v9"),
         ({"env_id": "no_such_package:Env-v0"}, "'no_such_package'"),
@@ -179,12 +179,11 @@ def test_a_run_that_another_process_trains_is_left_alone(
         "ppo_cartpole",
         env_id=ID("Stuck"),
         output_dir=str(output),
+        checkpoint={"interval": 4 * FRAMES},
         evaluation={"interval": None},
         tracking={"log_interval": None},
     )
-    with started(
-        "train", "--config", write_setting(tmp_path / "config.yaml", given)
-    ) as process:
+    with started("train", "--config", write_setting(tmp_path / "config.yaml", given)) as process:
         wait_for_lines(process, output, 6)  # stuck in the next iteration
         [run] = output.iterdir()
         before = content(run)

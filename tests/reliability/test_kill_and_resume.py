@@ -39,13 +39,22 @@ def kill(output: Path, *words: str | Path, lines: int) -> None:
         assert process.wait() == -signal.SIGKILL, "it finished before it could be killed"
 
 
+def some(lines: int) -> int:
+    """Return how many lines to wait for where ``lines`` are left to come."""
+    return moments.randint(1, lines // 3)
+
+
 def kill_and_resume(tmp_path: Path, reference: Path, name: str, *, kills: int) -> None:
+    total = len(metrics(reference))
     output = tmp_path / "runs"
     config = write_setting(tmp_path / "config.yaml", setting(name, output_dir=str(output)))
-    kill(output, "train", "--config", config, lines=moments.randint(3, 9))
+    kill(output, "train", "--config", config, lines=some(total))
     run = the_run(output)
     for _ in range(kills - 1):
-        kill(output, "resume", run, lines=moments.randint(2, 7))
+        left = total - count_lines(output)
+        if left < 8:
+            break  # it could finish before it is killed
+        kill(output, "resume", run, lines=some(left))
     done = execute("resume", run)
     assert done.returncode == 0, done.stderr
     assert_same_training(run, reference)

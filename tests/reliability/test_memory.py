@@ -28,9 +28,9 @@ for _ in range(7):
 print(sizes[-1] - sizes[1])
 """
 
-NEW_OBJECTS = REPEATED.replace("    algorithm.learn(2048)", "    make().learn(2048).close()").replace(
-    "algorithm = PPG(", "make = lambda: PPG("
-)
+NEW_OBJECTS = REPEATED.replace(
+    "    algorithm.learn(2048)", "    make().learn(2048).close()"
+).replace("algorithm = PPG(", "make = lambda: PPG(")
 
 
 @pytest.mark.parametrize("program", [REPEATED, NEW_OBJECTS], ids=["same object", "new objects"])

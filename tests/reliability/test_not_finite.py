@@ -86,9 +86,7 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert status(the_run(tmp_path / "runs")) == "failed"
 
 
-def test_a_failed_run_can_be_resumed_where_the_environment_behaves_again(
-    tmp_path: Path
-) -> None:
+def test_a_failed_run_can_be_resumed_where_the_environment_behaves_again(tmp_path: Path) -> None:
     config = poisoned(tmp_path, "reward", total_timesteps=6 * FRAMES)
     environments.restart_counting()
     assert cli.main(["train", "--config", str(config)]) == 1

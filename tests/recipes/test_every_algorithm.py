@@ -1,0 +1,194 @@
+"""What holds of every registered algorithm, by name: a new one is tested as soon as it is listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from rl_training.registry import ALGORITHMS, algorithm_class
+from rl_training.runtime.state import digest
+from tests.recipes.environments import RandomEnds
+from tests.recipes.runs import ENVIRONMENTS, iterate, make
+
+TRAINING_METRICS = {
+    "loss/policy",
+    "loss/value",
+    "loss/entropy",
+    "train/entropy",
+    "train/approx_kl",
+    "train/clip_fraction",
+    "train/gradient_norm",
+    "train/gradient_steps",
+    "train/explained_variance",
+    "train/learning_rate",
+    "train/clip_epsilon",
+}
+PHASE_METRICS = {
+    "aux/kl",
+    "aux/kl_first",
+    "aux/kl_last",
+    "aux/value_loss",
+    "aux/true_value_loss",
+    "aux/gradient_norm",
+    "time/auxiliary_phase",
+}
+METRICS = {
+    "ppo": [TRAINING_METRICS, TRAINING_METRICS],
+    "ppg": [
+        TRAINING_METRICS | {"time/policy_phase"},
+        TRAINING_METRICS | {"time/policy_phase"} | PHASE_METRICS,
+    ],
+}
+"""The keys of the first and of the second iteration's metrics, the second with an auxiliary phase."""
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "discrete": ("discrete", {}),
+    "box": ("box", {}),
+    "gsde": ("box", {"gsde": True, "gsde_resample_interval": 5}),
+    "squash": ("box", {"squash": True}),
+    "normalized": ("box", {"normalize_observation": True, "normalize_reward": True}),
+}
+
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def build(name: str, kind: str, **changes: Any) -> Any:
+    env, options = KINDS[kind]
+    return make(name, ENVIRONMENTS[env], **options, **changes)
+
+
+@every_algorithm
+@every_kind
+def test_the_same_seed_gives_the_same_digest_run_after_run(name: str, kind: str) -> None:
+    digests = []
+    for seed in (1, 1, 2):
+        # What the process drew before must not matter.
+        torch.rand(len(digests) + 1)
+        np.random.rand(len(digests) + 1)
+        digests.append(digest(build(name, kind, seed=seed).learn(512).state_dict()))
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+@every_algorithm
+@every_kind
+def test_a_few_iterations_have_finite_metrics_and_move_the_parameters(name: str, kind: str) -> None:
+    algorithm = build(name, kind)
+    before = digest(algorithm.policy_state())
+    _, metrics = iterate(algorithm, 4)
+    for each in metrics:
+        assert all(value.ndim == 0 and value.isfinite() for value in each.values())
+    assert digest(algorithm.policy_state()) != before
+
+
+@every_algorithm
+def test_metrics_have_the_documented_names(name: str) -> None:
+    _, metrics = iterate(build(name, "discrete"), 2)
+    assert [set(each) for each in metrics] == METRICS[name]
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {"normalize_observation": True}),
+        ("Pendulum-v1", {"gsde": True}),
+    ],
+)
+def test_a_saved_algorithm_predicts_and_goes_on_alike(
+    name: str, env_id: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    algorithm = make(name, env_id, **options).learn(384)
+    algorithm.save(tmp_path / "saved")
+    loaded = algorithm_class(name).load(tmp_path / "saved")
+    space = algorithm.observation_space
+    observations = np.random.default_rng(0).normal(size=(32, *space.shape)).astype(space.dtype)
+    ours, theirs = (each.predict(observations)[0] for each in (algorithm, loaded))
+    np.testing.assert_array_equal(ours, theirs)
+    single, _ = loaded.predict(observations[3])
+    np.testing.assert_allclose(single, ours[3], rtol=1e-5)
+    assert loaded.global_step == 384
+    assert loaded.evaluate(episodes=2, seed=5) == algorithm.evaluate(episodes=2, seed=5)
+    assert digest(loaded.learn(256).state_dict()) == digest(algorithm.learn(256).state_dict())
+
+
+@every_algorithm
+def test_a_policy_alone_predicts_alike(name: str, tmp_path: Path) -> None:
+    algorithm = make(name, "Pendulum-v1", normalize_observation=True).learn(128)
+    algorithm.save(tmp_path / "policy", policy_only=True)
+    loaded = algorithm_class(name).load(tmp_path / "policy")
+    observations = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    np.testing.assert_array_equal(
+        loaded.predict(observations)[0], algorithm.predict(observations)[0]
+    )
+
+
+@every_algorithm
+@pytest.mark.parametrize("options", [{"log_std_init": 2.0}, {"squash": True, "log_std_init": 2.0}])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_predicted_continuous_actions_stay_within_the_bounds(
+    name: str, options: dict[str, Any], deterministic: bool
+) -> None:
+    algorithm = make(name, "Pendulum-v1", **options)
+    with torch.no_grad():
+        algorithm.model.action_head.layer.weight.mul_(1000)
+    observations = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    actions, state = algorithm.predict(observations, deterministic=deterministic)
+    assert state is None
+    assert actions.shape == (64, 1)
+    assert actions.dtype == np.float32
+    assert all(algorithm.action_space.contains(action) for action in actions)
+    # They reach for both ends: it is the bounds that hold them.
+    assert actions.max() > 1.5
+    assert actions.min() < -1.5
+
+
+@every_algorithm
+def test_predicted_discrete_actions_are_numbered_as_the_environment_numbers_them(name: str) -> None:
+    class Shifted(RandomEnds):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = gymnasium.spaces.Discrete(3, start=5)
+
+        def step(self, action: Any) -> Any:
+            assert self.action_space.contains(np.int64(action))
+            return super().step(action)
+
+    algorithm = make(name, Shifted).learn(128)
+    observations = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    actions, _ = algorithm.predict(observations, deterministic=False)
+    assert set(actions.tolist()) == {5, 6, 7}
+
+
+@every_algorithm
+def test_learning_twice_means_that_much_more(name: str) -> None:
+    algorithm = build(name, "discrete").learn(256)
+    assert algorithm.global_step == 256
+    algorithm.learn(256)
+    assert algorithm.global_step == 512
+    assert algorithm.updates == 4
+    once = build(name, "discrete").learn(512)
+    assert digest(once.model.state_dict()) == digest(algorithm.model.state_dict())
+
+
+@every_algorithm
+def test_a_budget_that_is_no_multiple_is_rounded_up_to_whole_iterations(name: str) -> None:
+    assert build(name, "discrete").learn(300).global_step == 384
+
+
+@every_algorithm
+def test_evaluation_and_prediction_leave_training_alone(name: str) -> None:
+    disturbed, plain = build(name, "discrete"), build(name, "discrete")
+    for _ in range(2):
+        disturbed.learn(128)
+        plain.learn(128)
+        disturbed.evaluate(episodes=3, deterministic=False)
+        disturbed.predict(np.zeros(4, np.float32), deterministic=False)
+    assert digest(disturbed.state_dict()) == digest(plain.state_dict())
