@@ -18,6 +18,7 @@ from torch import Tensor
 from torchrl.collectors import Collector
 
 from rl_training import evaluation
+from rl_training.data.lean_collector import LeanCollector
 from rl_training.finite import NonFiniteError, check_batch, check_update
 from rl_training.runtime.callbacks import (
     Callback,
@@ -55,25 +56,13 @@ def make_collector(algorithm: AlgorithmCore) -> Collector:
     """
     environment = algorithm.environment
     environment.continue_episodes()
-    collector = Collector(
+    return LeanCollector(
         environment,
         algorithm.rollout_policy,
         frames_per_batch=algorithm.frames_per_batch,
-        total_frames=-1,
-        # A rollout policy on another device moves its input and its actions itself.
-        device="cpu",
-        # Each of these saves time per step: trajectory ids, a wrapper around the policy, a copy.
-        track_traj_ids=False,
-        trust_policy=True,
-        return_same_td=True,
-        use_buffers=False,
-        auto_register_policy_transforms=False,
         pre_collect_hook=algorithm.before_collection,
         post_collect_hook=algorithm.after_collection,
     )
-    # Everything lies on the CPU: asking each step whether it does costs more than a CartPole.
-    collector.storing_device = None
-    return collector
 
 
 @dataclass

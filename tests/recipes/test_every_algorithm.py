@@ -1,4 +1,4 @@
-"""What holds of every registered algorithm, by name: a new one is tested as soon as it is listed."""
+"""What holds of every registered algorithm: a new one is tested as soon as it is listed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ METRICS = {
         TRAINING_METRICS | {"time/policy_phase"} | PHASE_METRICS,
     ],
 }
-"""The keys of the first and of the second iteration's metrics, the second with an auxiliary phase."""
+"""The keys of the first and of the second iteration, which has PPG's auxiliary phase."""
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "discrete": ("discrete", {}),
@@ -66,7 +66,7 @@ def build(name: str, kind: str, **changes: Any) -> Any:
 @every_algorithm
 @every_kind
 def test_the_same_seed_gives_the_same_digest_run_after_run(name: str, kind: str) -> None:
-    digests = []
+    digests: list[str] = []
     for seed in (1, 1, 2):
         # What the process drew before must not matter.
         torch.rand(len(digests) + 1)

@@ -11,7 +11,7 @@ from rl_training.registry import ALGORITHMS
 from tests.recipes.environments import FiveSteps
 from tests.recipes.runs import ENVIRONMENTS, make, make_ppo
 
-EASY: dict[str, Any] = {"num_steps": 64, "minibatch_size": 64}
+EASY: dict[str, Any] = {"num_steps": 64, "minibatch_size": 64, "max_gradient_norm": 0.5}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -22,21 +22,26 @@ def test_learns_the_action_that_each_context_tells(
     name: str, kind: str, steps: int, goal: float
 ) -> None:
     algorithm = make(name, ENVIRONMENTS[kind], **EASY)
-    # The target is uniform in a square of side 2: always 0 earns 16 less 16 * 2 / 3.
-    before = algorithm.evaluate(episodes=16)["return_mean"]
-    assert before < 8
+    assert algorithm.evaluate(episodes=16)["return_mean"] < 13
     algorithm.learn(steps)
     assert algorithm.evaluate(episodes=16)["return_mean"] >= goal
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("noise", [{"squash": True}, {"gsde": True}])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        {"squash": True},
+        {"gsde": True, "log_std_init": -2.0},
+        {"gsde": True, "log_std_init": -2.0, "gsde_resample_interval": 4},
+    ],
+)
 def test_learns_with_squashed_actions_and_with_state_dependent_noise(
-    name: str, noise: dict[str, bool]
+    name: str, noise: dict[str, Any]
 ) -> None:
     algorithm = make(name, ENVIRONMENTS["box"], **EASY, **noise)
     algorithm.learn(16_000)
-    assert algorithm.evaluate(episodes=16)["return_mean"] >= 14
+    assert algorithm.evaluate(episodes=16)["return_mean"] >= 15
 
 
 def test_the_value_of_endless_reward_one_cut_after_five_steps_goes_to_ten() -> None:

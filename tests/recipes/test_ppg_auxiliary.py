@@ -144,7 +144,8 @@ def test_the_first_gradient_holds_nothing_of_the_policy_phase(kind: str) -> None
     algorithm.auxiliary_update()
     adam = algorithm.optimizers["auxiliary"]
     # After one step of Adam the first moment is a tenth of the gradient.
-    found = adam.first_moment.split([parameter.numel() for parameter in adam.parameters])
+    sizes = [parameter.numel() for parameter in adam.parameters]
+    found = torch.split(adam.first_moment, sizes)
     by_id = {id(p): 10 * g for p, g in zip(adam.parameters, found, strict=True)}
     assert set(expected) == {name for name, _ in algorithm.model.named_parameters()}
     for name, parameter in algorithm.model.named_parameters():

@@ -17,13 +17,12 @@ from tests.recipes.runs import iterate, make_ppo, parameters
 
 @pytest.mark.parametrize("num_envs", [4, 30])
 def test_advantages_bootstrap_from_the_true_successor_of_every_step(num_envs: int) -> None:
-    algorithm = make_ppo(RandomEnds, num_envs=num_envs, gae_lambda=0.8)
+    algorithm = make_ppo(RandomEnds, num_envs=num_envs, gae_lambda=0.8, discount=0.9)
     (batch,), _ = iterate(algorithm, 1, update=False)
     following = batch["next"]
     done, terminated = following["done"].squeeze(-1), following["terminated"].squeeze(-1)
     assert (done & ~terminated).any()
     assert terminated.any()
-    assert done[:, -1].any()
     samples = algorithm.advantages(batch)
     with torch.no_grad():
         # One forward over everything, where the algorithm saves most of it.
@@ -123,8 +122,9 @@ def test_linear_schedules_fall_from_the_whole_to_the_last_share() -> None:
 
 def test_constant_schedules_stay() -> None:
     _, metrics = iterate(make_ppo(total_timesteps=256), 4)
-    assert {each["train/learning_rate"].item() for each in metrics} == {pytest.approx(0.003)}
-    assert {each["train/clip_epsilon"].item() for each in metrics} == {pytest.approx(0.2)}
+    for each in metrics:
+        assert each["train/learning_rate"].item() == pytest.approx(0.003)
+        assert each["train/clip_epsilon"].item() == pytest.approx(0.2)
 
 
 def test_learn_sets_the_horizon_of_the_schedules_once() -> None:
@@ -174,7 +174,7 @@ def test_value_clipping_reaches_the_loss() -> None:
 
 @pytest.mark.parametrize("option", ["gsde", "squash"])
 def test_continuous_options_are_refused_for_discrete_actions(option: str) -> None:
-    with pytest.raises(UserError, match="continuous actions"):
+    with pytest.raises(UserError, match=r"need.* Box"):
         make_ppo(Identity, **{option: True})
 
 
@@ -188,7 +188,7 @@ def test_continuous_options_are_refused_for_discrete_actions(option: str) -> Non
         ({"gae_lambda": -0.1}, "gae_lambda"),
         ({"target_kl": 0.0}, "target_kl must be positive or null"),
         ({"num_epochs": 0}, "num_epochs must be at least 1"),
-        ({"gsde_resample_interval": 0}, "gsde_resample_interval must be -1 or at least 1"),
+        ({"gsde_resample_interval": 0}, "gsde_resample_interval must be -1 or positive"),
     ],
 )
 def test_impossible_values_are_refused_by_name(changes: dict[str, Any], message: str) -> None:

@@ -87,7 +87,7 @@ class UnusualObservation(Plain):
 
 
 for _class in (Plain, Poisoned, Stuck, UnusualAction, UnusualObservation):
-    gymnasium.register(f"{_class.__name__}-v0", entry_point=_class)
+    gymnasium.register(f"{_class.__name__}-v0", entry_point=f"{__name__}:{_class.__name__}")
 
 
 def environment_id(name: str) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rl_training import cli
-from rl_training.runtime import manifest
 from rl_training.runtime.checkpoint import verify
+from rl_training.runtime.files import write_durable
 from tests.reliability.conftest import Reference
 from tests.reliability.runs import (
     assert_same_training,
@@ -38,16 +38,15 @@ def test_a_refused_write_leaves_the_older_checkpoint_and_the_run_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     written: list[Path] = []
-    write = manifest.write_durable
 
     def full_after_twenty_files(path: Path, data: bytes) -> None:
         written.append(path)
         if len(written) > 20:
-            write(path, data[: len(data) // 2])
+            write_durable(path, data[: len(data) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(path, data)
+        write_durable(path, data)
 
-    monkeypatch.setattr(manifest, "write_durable", full_after_twenty_files)
+    monkeypatch.setattr("rl_training.runtime.manifest.write_durable", full_after_twenty_files)
     output = tmp_path / "runs"
     config = write_setting(tmp_path / "config.yaml", setting(NAME, output_dir=str(output)))
     with caplog.at_level(logging.WARNING):

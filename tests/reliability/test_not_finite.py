@@ -141,6 +141,6 @@ def test_learn_with_a_run_directory_closes_it_as_failed(tmp_path: Path) -> None:
         num_steps=8,
         minibatch_size=8,
     )
-    with pytest.raises(NonFiniteError, match="'next.reward' of environment 1 at step 9 "):
+    with pytest.raises(NonFiniteError, match=r"'next\.reward' of environment 1 at step 9 "):
         algorithm.learn(64)
     assert status(the_run(tmp_path)) == "failed"

@@ -1,0 +1,71 @@
+"""Every Python block of README and docs runs: a page's blocks one after the other, in one
+namespace, in an empty directory.
+
+A block with a ``title`` is a file: it is written, and can be imported. Numbers written with
+thousands (``100_000``) are budgets, and become small here. A block that cannot run is marked by
+``<!-- skip: reason -->`` right before it; there is none, and a test counts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from rl_training.registry import ALGORITHMS
+from tests.docs.pages import PAGES, Block, blocks
+
+SMALL_BUDGET = "512"
+SKIPPED = 0
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+
+
+@pytest.fixture
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a directory of one's own, and leave no module, algorithm or environment behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    algorithms, environments = dict(ALGORITHMS), dict(gymnasium.registry)
+    yield tmp_path
+    for registry, before in ((ALGORITHMS, algorithms), (gymnasium.registry, environments)):
+        registry.clear()
+        registry.update(before)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def run(block: Block, namespace: dict[str, Any]) -> None:
+    code = re.sub(r"\b\d{1,3}(?:_000)+\b", SMALL_BUDGET, block.code)
+    if block.title is not None:
+        Path(block.title).write_text(code, encoding="utf-8")
+        importlib.invalidate_caches()
+        return
+    # Empty lines, so that a traceback names the line of the page.
+    exec(compile("\n" * (block.line - 1) + code, block.page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_the_python_blocks_of_a_page_run(page: str, empty_directory: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        if not block.skipped:
+            run(block, namespace)
+
+
+def test_no_block_is_skipped_without_being_counted() -> None:
+    assert {"README.md", "docs/architecture.md", "docs/ppo.md", "docs/ppg.md"} <= set(WITH_PYTHON)
+    skipped = [block for page in PAGES for block in blocks(page, "python") if block.skipped]
+    assert len(skipped) == SKIPPED
+
+
+def test_the_example_of_a_new_algorithm_stays_a_short_file() -> None:
+    [a2c] = [block for block in blocks("docs/architecture.md", "python") if block.title == "a2c.py"]
+    assert len(a2c.code.splitlines()) <= 120
