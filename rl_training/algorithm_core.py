@@ -4,6 +4,7 @@ exact state.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -79,7 +80,7 @@ class AlgorithmCore(ABC):
         self._make(environment.single_observation_space, environment.single_action_space)
 
     def _setup(self, config: TrainConfig, env: Any, networks: Networks | None) -> None:
-        self.config = config
+        self.config = dataclasses.replace(config, env_id=env) if isinstance(env, str) else config
         self.networks = networks
         self.device = resolve_device(config.device)
         self.global_step = 0
@@ -163,7 +164,9 @@ class AlgorithmCore(ABC):
         """The training environments, built (and after a load: restored) at first use."""
         if self._environment is None:
             active = self.normalizer.observation is not None or self.normalizer.reward is not None
-            self._environment = self._make_environment(self.normalizer if active else None)
+            environment = self._make_environment(self.normalizer if active else None)
+            self._require_same_spaces(environment)
+            self._environment = environment
             if self._pending_environment is not None:
                 state, approximate = self._pending_environment
                 self._environment.load_state_dict(dict(state), approximate=approximate)
@@ -211,7 +214,7 @@ class AlgorithmCore(ABC):
         source = fresh_source(
             self.config, self._source if env is None else env, render_mode=render_mode, video=video
         )
-        return make_batched_env(
+        environment = make_batched_env(
             self.config,
             source,
             num_envs=num_envs,
@@ -219,6 +222,19 @@ class AlgorithmCore(ABC):
             squash_actions=self.squash_actions,
             normalizer=self.normalizer.evaluation_view(),
         )
+        self._require_same_spaces(environment)
+        return environment
+
+    def _require_same_spaces(self, environment: VectorEnv) -> None:
+        for kind in ("observation", "action"):
+            mine = getattr(self, f"{kind}_space")
+            theirs = getattr(environment, f"single_{kind}_space")
+            if _outline(mine) != _outline(theirs):
+                environment.close()
+                raise UserError(
+                    f"{environment.name}: its {kind} space is {theirs}, "
+                    f"and this policy was made for {mine}."
+                )
 
     # ---- state
 
@@ -312,3 +328,9 @@ class AlgorithmCore(ABC):
         if self._environment is not None:
             self._environment.close(raise_if_closed=False)
             self._environment = None
+
+
+def _outline(space: Any) -> list[Any]:
+    """Return what has to be equal for a policy to fit: kind, shape and number; not the bounds."""
+    described = space_to_dict(space)
+    return [described.get(key) for key in ("type", "shape", "n", "start")]

@@ -23,18 +23,29 @@ def resolve_config(
     if config is None:
         env_id = env if isinstance(env, str) else changes.pop("env_id", None) or _name(env)
         config = config_from_dict({"algo": algo, "env_id": env_id}, source=f"{algo}(...)")
-        # An instance or a vector environment says itself how many environments it is.
-        count = getattr(env, "num_envs", 1 if hasattr(env, "step") else None)
-        if count is not None:
-            changes = {"num_envs": count, **changes}
     elif config.algo != algo:
         raise UserError(f"the config is for {config.algo!r}, not for {algo!r}.")
     elif isinstance(env, str):
         changes = {"env_id": env, **changes}
+    changes = with_number_of(env, changes)
     if changes:
         config = replace_config(config, **changes)
     validate(config)
     return config
+
+
+def with_number_of(env: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``changes`` with ``num_envs``, where ``env`` is an environment or a vector of some.
+
+    Raises:
+        UserError: they ask for another number.
+    """
+    if isinstance(env, type) or not hasattr(env, "step"):  # a class makes as many as are asked for
+        return dict(changes)
+    count = getattr(env, "num_envs", 1)
+    if changes.get("num_envs", count) != count:
+        raise UserError(f"num_envs is {changes['num_envs']}, and the environment given is {count}.")
+    return {**changes, "num_envs": count}
 
 
 def _name(env: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rl_training.arguments import with_number_of
 from rl_training.config import config_from_dict, config_to_dict, replace_config
 from rl_training.errors import UserError
 from rl_training.runtime import checkpoint as checkpoints
@@ -48,6 +49,7 @@ def load(
     config = config_from_dict(policy.config, source=str(directory))
     if config.algo != cls.name:
         raise UserError(f"{directory} holds a {config.algo!r} policy, not a {cls.name!r} one.")
+    changes = with_number_of(env, changes)
     if changes:
         config = replace_config(config, **changes)
     algorithm = cls.restore(config, policy.state, env=env, networks=networks)

@@ -29,7 +29,10 @@ LENGTH = 12
 class Painted(gymnasium.Env[Any, Any]):
     """Draws its time as a brightness, in a picture of odd size; counts what is shown on screen."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 10}
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": 10,
+    }
     shown: ClassVar[list[int]] = []
 
     def __init__(self, render_mode: str | None = None) -> None:
@@ -76,7 +79,7 @@ class Breaks(Painted):
 class Unseen(Painted):
     """Cannot be drawn."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
 
 class Bare(Painted):
@@ -86,8 +89,8 @@ class Bare(Painted):
         super().__init__(None)
 
 
-for _class in (Painted, Blank, Breaks, Unseen, Bare):
-    gymnasium.register(f"Drawing/{_class.__name__}-v0", entry_point=_class)
+for _name in ("Painted", "Blank", "Breaks", "Unseen", "Bare"):
+    gymnasium.register(f"Drawing/{_name}-v0", entry_point=f"{__name__}:{_name}")
 
 
 def trained(
@@ -245,7 +248,7 @@ def test_training_records_an_episode_every_interval_and_changes_nothing(
     tmp_path: Path, vectorization: str
 ) -> None:
     env = {"vectorization": vectorization, "normalize_observation": True}
-    settings = {"total_timesteps": 320, "env": env, "algo": "ppg"}
+    settings: dict[str, Any] = {"total_timesteps": 320, "env": env, "algo": "ppg"}
     plain = trained(tmp_path, **settings)
     tracking = {"tensorboard": False, "video_interval": 100}
     result = trained(tmp_path, **settings, tracking=tracking)

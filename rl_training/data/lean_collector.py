@@ -20,6 +20,8 @@ class LeanCollector(Collector):
     step when it stacks: a quarter of the time per step on small environments.
     """
 
+    _carrier: TensorDictBase
+
     def __init__(self, environment: Any, policy: Any, **options: Any) -> None:
         super().__init__(
             environment,

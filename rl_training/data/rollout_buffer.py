@@ -180,9 +180,11 @@ class RolloutBuffer:
 
     def samples(self) -> dict[str, Tensor]:
         """Return what an update reads, ``[num_envs * num_steps, ...]``, by TorchRL's keys."""
-        flat = {key: self.batch[key].flatten(0, 1) for key in _TRAINING_KEYS}
+        present = [key for key in _TRAINING_KEYS if self.batch.get(key) is not None]
+        flat = {key: self.batch[key].flatten(0, 1) for key in present}
         for key in ("advantage", "value_target", "state_value"):
-            flat[key] = flat[key].squeeze(-1)
+            if key in flat:
+                flat[key] = flat[key].squeeze(-1)
         return flat
 
     def iter_minibatches(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +30,7 @@ def fresh_source(
 
     Args:
         config: names the environment when ``env`` is None.
-        env: what the user gave as the training environment.
+        env: an id, or what the user gave as the training environment.
         render_mode: how to draw it; only where the library itself makes the environment.
         video: record the first environment.
 
@@ -44,6 +45,7 @@ def fresh_source(
 
 def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[], Any]:
     if env is None or isinstance(env, str):
+        config = config if env is None else dataclasses.replace(config, env_id=env)
         return functools.partial(
             make_env, config, 0, record_episode_statistics=False, render_mode=render_mode
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 import gymnasium
@@ -27,7 +28,10 @@ def make_by_id(
     try:
         # The checker judges environments of others and costs time at every step; shapes are checked
         # where they are used.
-        env = gymnasium.make(spec, disable_env_checker=True, **kwargs)
+        with warnings.catch_warnings():
+            # `_require_render_mode` says it in one line.
+            warnings.filterwarnings("ignore", message=".*not in the possible render_modes")
+            env = gymnasium.make(spec, disable_env_checker=True, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(
             f"{env_id} needs a package that is missing: {_remedy(spec, error)}"

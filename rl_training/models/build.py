@@ -68,6 +68,8 @@ def build_actor_critic(
             "pass them again, load(path, networks=(policy, value))."
         )
     chosen = cls if model.network is None else import_object(model.network)
+    if isinstance(chosen, type) and not issubclass(chosen, cls):
+        raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
     made = chosen(
         make_encoder=encoder_factory(
             encoder=model.encoder,
@@ -108,6 +110,8 @@ def encoder_factory(
     cls = MLP if chosen in ("auto", "mlp") else chosen
     if isinstance(cls, str):
         raise UserError(f"model.encoder: unknown {cls!r}; allowed: auto, mlp or 'module:Class'.")
+    if isinstance(cls, type) and not issubclass(cls, nn.Module):
+        raise UserError(f"model.encoder: {cls.__name__} must be a torch.nn.Module.")
 
     def make() -> nn.Module:
         module = cls(

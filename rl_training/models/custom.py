@@ -78,6 +78,7 @@ class TensorDictActorCritic(MLPActorCritic):
             raise UserError("the value module must write 'state_value'.")
         self.architecture = "dual"
         self.encoder: nn.Module = nn.Identity()
+        self.value_encoder = None
         head = _ModuleCategoricalHead if discrete else _ModuleGaussianHead
         self.action_head: ActionHead = head(policy, num_actions)
         self.value_module = value

@@ -5,6 +5,8 @@ python -m rl_training.recipes.ppo --config zoo/ppo_cartpole.yaml
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -297,19 +299,23 @@ class PPO(Algorithm):
     def _run_epochs(
         self, step: GradientStep, samples: Mapping[str, Tensor], epochs: int
     ) -> dict[str, Tensor]:
-        """Take gradient steps over ``epochs`` shuffled passes; return the metrics' means."""
+        """Take gradient steps over ``epochs`` shuffled passes; return the metrics' means.
+
+        Over the steps that were taken: the minibatch at which ``target_kl`` stops is none of them,
+        unless it is the first, whose metrics are better than nothing.
+        """
         count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
+        shuffle = functools.partial(shuffled_indices, count, size)
+        passes = (shuffle(generator=self.generators["minibatch"]) for _ in range(epochs))
         taken: list[Tensor] = []
-        for _ in range(epochs):
-            for indices in shuffled_indices(count, size, generator=self.generators["minibatch"]):
-                taken.append(step(samples, indices))
-                if step.stopped:
-                    break
+        for indices in itertools.chain.from_iterable(passes):
+            measured = step(samples, indices)
             if step.stopped:
                 break
-        means = dict(zip(step.metric_names, torch.stack(taken).mean(0).unbind(0), strict=True))
-        step.stopped = False
-        metrics = {METRICS[name]: value for name, value in means.items()}
+            taken.append(measured)
+        means = torch.stack(taken or [measured]).mean(0).unbind(0)
+        named = zip(step.metric_names, means, strict=True)
+        metrics = {METRICS[name]: value for name, value in named}
         metrics["train/gradient_steps"] = torch.tensor(float(len(taken)))
         return metrics
 

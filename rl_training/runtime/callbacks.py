@@ -77,7 +77,7 @@ class Callback:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, as `state.encode_state` takes it.
 
-        No clocks: it is part of the digest.
+        No clocks: equal runs save equal states.
         """
         return {}
 

@@ -294,7 +294,7 @@ class Run:
             "git_commit": git_commit(),
             "versions": library_versions(),
             "machine": machine(),
-            "threads": torch.get_num_threads(),
+            "threads": self.config.torch_threads,
             "pid": os.getpid(),
         }
         if not self.metadata:

@@ -67,7 +67,7 @@ def test_it_collects_what_the_stock_collector_does(pair: Any) -> None:
 
 
 def test_episodes_ended_in_what_was_compared_and_memory_was_reset(pair: Any) -> None:
-    batch = torch.cat(pair[0], 1)
+    batch: TensorDictBase = torch.cat(pair[0], 1)
     done = batch["next", "done"].squeeze(-1)
     assert int(done.sum()) > 3
     starts = batch["is_init"].squeeze(-1)

@@ -32,11 +32,12 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    algorithms, environments = dict(ALGORITHMS), dict(gymnasium.registry)
+    registries: list[dict[str, Any]] = [ALGORITHMS, gymnasium.registry]
+    before = [dict(registry) for registry in registries]
     yield tmp_path
-    for registry, before in ((ALGORITHMS, algorithms), (gymnasium.registry, environments)):
+    for registry, content in zip(registries, before, strict=True):
         registry.clear()
-        registry.update(before)
+        registry.update(content)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]

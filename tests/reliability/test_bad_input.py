@@ -181,7 +181,7 @@ def test_a_run_that_another_process_trains_is_left_alone(
         output_dir=str(output),
         checkpoint={"interval": 4 * FRAMES},
         evaluation={"interval": None},
-        tracking={"log_interval": None},
+        tracking={"log_interval": None, "tensorboard": False},
     )
     with started("train", "--config", write_setting(tmp_path / "config.yaml", given)) as process:
         wait_for_lines(process, output, 6)  # stuck in the next iteration

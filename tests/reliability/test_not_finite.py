@@ -35,6 +35,7 @@ def poisoned(directory: Path, what: str, **changes: Any) -> Path:
     return write_setting(directory / "config.yaml", content)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize(
     ("what", "key", "normalized"),
     [

@@ -1,0 +1,113 @@
+"""Evaluation: fair, repeatable, and its statistics by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rl_training import (
+    evaluation,
+)
+from rl_training.envs import episode_seed
+from rl_training.errors import UserError
+from tests.api.runs import make
+from tests.recipes.environments import Identity
+
+
+class Unequal(gymnasium.Env[Any, Any]):
+    """Short episodes earn little: seeds decide between 1 step of return 1 and 30 of return 30."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.length = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time, self.length = 0, 1 if self.np_random.random() < 0.5 else 30
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return np.zeros(2, np.float32), 1.0, self.time == self.length, False, {}
+
+
+def test_every_environment_plays_its_quota_so_that_short_episodes_are_not_favoured() -> None:
+    algorithm = make(env=Unequal)
+    algorithm.config.evaluation.num_envs = 8
+    record = algorithm.evaluate(episodes=44, seed=11)
+    # 44 over 8: six each of the first four, five each of the others; known from their seeds.
+    expected = [
+        1 if np.random.default_rng(episode_seed(11, row, episode)).random() < 0.5 else 30
+        for row in range(8)
+        for episode in range(6 if row < 4 else 5)
+    ]
+    assert record["lengths"] == expected
+    assert record["returns"] == [float(length) for length in expected]
+    assert record["return_mean"] == pytest.approx(sum(expected) / 44)
+    assert 10 < record["return_mean"] < 21, "the mean of many is 15.5; the first to finish give 3"
+
+
+def test_evaluation_is_a_function_of_the_seed() -> None:
+    algorithm = make()
+    first, again = (algorithm.evaluate(episodes=4, seed=2) for _ in range(2))
+    other = algorithm.evaluate(episodes=4, seed=3)
+    assert first == again
+    assert first["returns"] != other["returns"]
+    drawn = [algorithm.evaluate(4, seed=2, deterministic=False) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0]["deterministic"] is False
+    with pytest.raises(UserError, match="at least 1"):
+        algorithm.evaluate(episodes=0)
+
+
+def test_evaluation_reports_raw_rewards_and_leaves_the_statistics() -> None:
+    algorithm = make(env=Identity, normalize_observation=True, normalize_reward=True).learn(64)
+    before = algorithm.normalizer.state_dict()
+    record = algorithm.evaluate(episodes=3)
+    assert all(value == round(value) for value in record["returns"])
+    after = algorithm.normalizer.state_dict()
+    assert json.dumps(before, default=str) == json.dumps(after, default=str)
+
+
+def test_statistics_by_hand() -> None:
+    found = evaluation.statistics([4.0, 1.0, 2.0, 9.0], [1, 2, 3, 6])
+    assert found["return_mean"] == 4.0
+    assert found["return_std"] == pytest.approx(np.sqrt((0 + 9 + 4 + 25) / 4))
+    assert found["return_iqm"] == 3.0  # of 2 and 4
+    assert found["length_mean"] == 3.0
+    assert found["episodes"] == 4
+    alone = evaluation.statistics([7.0], [3])
+    assert alone["return_iqm"] == alone["return_mean"] == 7.0
+    assert alone["return_ci95"] == [7.0, 7.0]
+
+
+def test_the_interquartile_mean_counts_border_values_in_part() -> None:
+    # Of six values a quarter is 1.5: the second and the fifth count half.
+    found = evaluation.interquartile_mean([10.0, 60.0, 20.0, 50.0, 30.0, 40.0])
+    assert found == pytest.approx((0.5 * 20 + 30 + 40 + 0.5 * 50) / 3)
+    assert evaluation.interquartile_mean([1.0, 2.0, 3.0]) == pytest.approx(2.0)
+    assert evaluation.interquartile_mean([1.0, 3.0]) == 2.0
+
+
+@pytest.mark.parametrize("count", [4, 8, 20, 100])
+def test_the_interquartile_mean_is_scipy_s_trimmed_mean(count: int) -> None:
+    stats = pytest.importorskip("scipy.stats", reason="compares with SciPy")
+    values = np.random.default_rng(count).normal(size=count)
+    assert evaluation.interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25))
+
+
+def test_the_interval_is_the_one_of_the_mean() -> None:
+    values = np.random.default_rng(0).normal(100.0, 10.0, 400)
+    low, high = evaluation.statistics(values.tolist(), [1] * 400)["return_ci95"]
+    # The normal approximation: mean ± 1.96 s / sqrt(n), here ± 0.98.
+    half = 1.96 * values.std() / 20
+    assert low == pytest.approx(values.mean() - half, abs=0.1)
+    assert high == pytest.approx(values.mean() + half, abs=0.1)
+    assert [low, high] == evaluation.statistics(values.tolist(), [1] * 400)["return_ci95"]

@@ -1,0 +1,119 @@
+"""What is saved comes back: to go on, to be used, or to begin from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from rl_training import (
+    PPG,
+    PPO,
+    TrainConfig,
+    train_ppg,
+    train_ppo,
+)
+from rl_training.errors import UserError
+from tests.api.runs import CHECKPOINTS, SMALL, make, observations, parameters
+from tests.recipes.environments import Identity
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppg"])
+def test_a_saved_algorithm_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    algorithm = make(
+        name,
+        normalize_observation=True,
+        total_timesteps=320,
+        learning_rate_schedule="linear",
+    ).learn(192)
+    path = algorithm.save(tmp_path / "saved")
+    loaded = type(algorithm).load(path)
+    assert (loaded.global_step, loaded.updates) == (192, 3)
+    expected, _ = algorithm.predict(observations())
+    assert np.array_equal(loaded.predict(observations())[0], expected)
+    assert torch.equal(parameters(loaded.learn(128)), parameters(algorithm.learn(128)))
+
+
+def test_a_saved_policy_predicts_and_evaluates_and_may_learn_on(tmp_path: Path) -> None:
+    algorithm = make(normalize_observation=True).learn(64)
+    path = algorithm.save(tmp_path / "policy", policy_only=True)
+    names = {file.name for file in path.rglob("*") if file.is_file()}
+    assert "state.json" not in names
+    loaded = PPO.load(path)
+    assert np.array_equal(
+        loaded.predict(100 * observations())[0], algorithm.predict(100 * observations())[0]
+    )
+    assert loaded.evaluate(episodes=3, seed=1) == algorithm.evaluate(episodes=3, seed=1)
+    assert loaded.learn(64).global_step == 128
+
+
+def test_loading_with_another_environment_keeps_what_was_learnt(tmp_path: Path) -> None:
+    algorithm = make(env=Identity).learn(64)
+    path = algorithm.save(tmp_path / "saved")
+    loaded = PPO.load(path, env=Identity, num_envs=2, learning_rate=1e-9)
+    assert torch.equal(parameters(loaded), parameters(algorithm))
+    loaded.learn(64)
+    assert loaded.global_step == 128
+    torch.testing.assert_close(parameters(loaded), parameters(algorithm), atol=1e-6, rtol=0)
+
+
+def test_loading_with_an_id_goes_on_in_that_environment(tmp_path: Path) -> None:
+    gymnasium.register("Api/Identity-v0", entry_point="tests.recipes.environments:Identity")
+    path = make().learn(64).save(tmp_path / "saved")
+    algorithm = make(env=Identity).learn(64)
+    other = algorithm.save(tmp_path / "other")
+    loaded = PPO.load(other, env="Api/Identity-v0")
+    assert loaded.config.env_id == "Api/Identity-v0"
+    assert loaded.learn(64).evaluate(episodes=2)["lengths"] == [16, 16]
+    assert algorithm.evaluate(episodes=2, env="Api/Identity-v0")["lengths"] == [16, 16]
+    for env in ("Api/Identity-v0", Identity):
+        with pytest.raises(UserError, match=r"action space is Discrete\(4\).*\(2\)"):
+            PPO.load(path, env=env).learn(64)
+        with pytest.raises(UserError, match=r"action space is Discrete\(4\).*\(2\)"):
+            PPO.load(path).evaluate(episodes=2, env=env)
+
+
+def test_loading_with_an_instance_takes_its_number(tmp_path: Path) -> None:
+    algorithm = make(env=Identity, normalize_observation=True, normalize_reward=True).learn(64)
+    path = algorithm.save(tmp_path / "saved")
+    loaded = PPO.load(path, env=Identity())
+    assert loaded.config.num_envs == 1
+    assert loaded.learn(32).global_step == 96
+    with pytest.raises(UserError, match="num_envs is 3"):
+        PPO.load(path, env=Identity(), num_envs=3)
+
+
+def test_saving_never_overwrites_and_loading_tells_algorithms_apart(tmp_path: Path) -> None:
+    algorithm = make()
+    path = algorithm.save(tmp_path / "saved")
+    with pytest.raises(UserError, match="exists already"):
+        algorithm.save(path)
+    with pytest.raises(UserError, match="holds a 'ppo' policy, not a 'ppg' one"):
+        PPG.load(path)
+    with pytest.raises(UserError):
+        PPO.load(tmp_path / "nowhere")
+    algorithm.learn(64)
+    with pytest.raises(UserError, match="has begun to train"):
+        algorithm.load_state_dict(algorithm.state_dict())
+
+
+def test_a_warm_start_takes_the_weights_and_begins_at_zero(tmp_path: Path) -> None:
+    source = make(normalize_observation=True).learn(128).save(tmp_path / "source")
+    expected = PPO.load(source)
+    config = TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=str(tmp_path / "runs"))
+    settings = {**SMALL, **CHECKPOINTS, "num_epochs": 1, "learning_rate": 1e-9}
+    result = train_ppo(
+        config, total_timesteps=64, init_from=str(source), normalize_observation=True, **settings
+    )
+    assert result.metrics["global_step"] == 64
+    warm = PPO.load(result.run_dir)
+    torch.testing.assert_close(parameters(warm), parameters(expected), atol=1e-6, rtol=0)
+    assert warm.normalizer.observation is not None
+    assert expected.normalizer.observation is not None
+    seen = warm.normalizer.observation.statistics.count
+    assert seen > expected.normalizer.observation.statistics.count, "statistics go on"
+    with pytest.raises(UserError, match=r"init_from: .* holds a 'ppo' policy"):
+        train_ppg(TrainConfig(algo="ppg", env_id="CartPole-v1"), init_from=str(source))
