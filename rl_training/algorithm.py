@@ -52,6 +52,7 @@ class Algorithm(AlgorithmCore):
             raise UserError(f"total_timesteps must be positive, got {steps}.")
         goal = self.global_step + steps
         self.config = replace_config(self.config, total_timesteps=goal)
+        loop.require_evaluable(self, run=self._write_runs)
         run = Run.create(self.config, command=[]) if self._write_runs else None
         result = loop.train(
             self, run=run, total_timesteps=goal, callbacks=callbacks, progress=progress

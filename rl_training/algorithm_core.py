@@ -201,6 +201,10 @@ class AlgorithmCore(ABC):
         horizon = self.schedule_horizon or self.config.total_timesteps
         return min(self.global_step / horizon, 1.0)
 
+    def require_fresh_environments(self) -> None:
+        """Raise `UserError` when environments like the training ones cannot be made anew."""
+        fresh_source(self.config, self._source)
+
     def evaluation_environment(
         self,
         *,

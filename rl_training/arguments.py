@@ -8,6 +8,9 @@ from typing import Any
 from rl_training.config import TrainConfig, config_from_dict, replace_config, validate
 from rl_training.errors import UserError
 
+PYTHON_ENVIRONMENT = "python:"
+"""How ``env_id`` begins for an environment that was given as an object and has no id."""
+
 
 def resolve_config(
     algo: str, env: Any, config: TrainConfig | None, changes: Mapping[str, Any]
@@ -54,4 +57,6 @@ def _name(env: Any) -> str:
             "an environment is missing: give a gymnasium id, a callable or an environment."
         )
     spec = getattr(env, "spec", None)
-    return str(spec.id if spec is not None else getattr(env, "__name__", type(env).__name__))
+    if spec is not None:
+        return str(spec.id)
+    return f"{PYTHON_ENVIRONMENT}{getattr(env, '__name__', type(env).__name__)}"

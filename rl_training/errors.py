@@ -10,6 +10,12 @@ class UserError(ValueError):
     """A mistake in what the user gave: a key, a path, a name, a value. Its message is one line."""
 
 
+class NonFiniteError(RuntimeError):
+    """A number of the training became NaN or infinite: training stops, checkpoints stay as they
+    were.
+    """
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the candidate closest to ``name``, or an empty string."""
     matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)

@@ -8,6 +8,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl_training.errors import NonFiniteError
+
 _KEYS: dict[str | tuple[str, str], str] = {
     "observation": "observation",
     "action": "action",
@@ -17,12 +19,6 @@ _KEYS: dict[str | tuple[str, str], str] = {
     ("next", "reward"): "next.reward",
 }
 """What is checked, in the order in which it comes about within a step, and what errors call it."""
-
-
-class NonFiniteError(RuntimeError):
-    """A number of the training became NaN or infinite: training stops, and checkpoints stay as they
-    were.
-    """
 
 
 def check_batch(batch: TensorDictBase, *, step: int) -> None:
@@ -38,14 +34,11 @@ def check_batch(batch: TensorDictBase, *, step: int) -> None:
             wrong = ~torch.isfinite(values).reshape(*batch.shape, -1).all(-1)
             # The first in time, then in the order of environments.
             time_index, environment = wrong.T.nonzero()[0].tolist()
-            others = int(wrong[:, time_index].sum()) - 1
-            found.append((time_index, order, environment, others, name))
+            found.append((time_index, order, environment, name))
     if found:
-        time_index, _, environment, others, name = min(found)
-        # With normalised observations one row spoils all: no other one may be blamed alone.
-        more = f" (and {others} more)" if others else ""
+        time_index, _, environment, name = min(found)
         raise NonFiniteError(
-            f"NaN or infinity in {name!r} of environment {environment}{more} at step "
+            f"NaN or infinity in {name!r} of environment {environment} at step "
             f"{step + time_index * batch.shape[0] + environment} "
             f"(vector step {time_index} of the rollout)."
         )

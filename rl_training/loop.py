@@ -19,7 +19,8 @@ from torchrl.collectors import Collector
 
 from rl_training import evaluation
 from rl_training.data.lean_collector import LeanCollector
-from rl_training.finite import NonFiniteError, check_batch, check_update
+from rl_training.errors import NonFiniteError
+from rl_training.finite import check_batch, check_update
 from rl_training.runtime.callbacks import (
     Callback,
     CheckpointCallback,
@@ -180,9 +181,13 @@ class TrainingLoop:
             "run": None if self.run is None else self.run.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], *, approximate: bool = False) -> None:
-        """Restore ``state_dict()``, callbacks as far as they are the same in number and order."""
+    def load_training(self, state: Mapping[str, Any], *, approximate: bool = False) -> None:
+        """Restore ``state_dict()`` but for the run's own part, callbacks as far as they are the
+        same in number and order.
+        """
         self.algorithm.load_state_dict(state["training"]["algorithm"], approximate=approximate)
+        # Replays the running episodes: what does not reproduce is refused with the run untouched.
+        self.algorithm.environment  # noqa: B018
         self.episodes.load_state_dict(state["training"]["episodes"])
         for callback, saved in zip(self.callbacks, state["callbacks"], strict=False):
             callback.load_state_dict(saved)
@@ -190,8 +195,6 @@ class TrainingLoop:
         self._evaluated_at = state["evaluation"]["step"]
         self._evaluation = state["evaluation"]["record"]
         self._last_logged = state["last_logged"]
-        if self.run is not None:
-            self.run.load_state_dict(state["run"] or {})
 
     # ---- the loop itself
 
@@ -228,11 +231,11 @@ class TrainingLoop:
         set_torch_threads(algorithm.config.torch_threads)
         self._announce()
         with preserve_global_rng(), frozen_garbage(), StopSignals() as signals:
-            seed_everything(algorithm.config.seed)
-            collector = algorithm.collector()
-            if self._rng is not None:
-                # Last: replaying the running episodes may have drawn from them.
+            if self._rng is None:
+                seed_everything(algorithm.config.seed)
+            else:
                 set_global_rng_state(self._rng)
+            collector = algorithm.collector()
             started: list[Callback] = []
             try:
                 for callback in self.callbacks:
@@ -324,6 +327,21 @@ class TrainingLoop:
             )
         for line in lines:
             print(line, file=sys.stderr, flush=True)
+
+
+def require_evaluable(algorithm: AlgorithmCore, *, run: bool) -> None:
+    """Raise when training would find out only later that the policy cannot be evaluated.
+
+    Args:
+        algorithm: about to be trained.
+        run: whether a run directory is written, which ends with an evaluation.
+
+    Raises:
+        UserError: the environment does not say how to make another one like it.
+    """
+    settings = algorithm.config.evaluation
+    if settings.interval is not None or (run and settings.final):
+        algorithm.require_fresh_environments()
 
 
 def train(

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithm import Algorithm
+from rl_training.algorithm_core import Networks
 from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.evaluation import evaluate, require_recordable
-from rl_training.loop import TrainingLoop
+from rl_training.loop import TrainingLoop, require_evaluable
 from rl_training.registry import algorithm_class
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.callbacks import Callback
@@ -62,10 +63,11 @@ def train(
     algorithm = algorithm_class(config.algo).from_config(config)
     if config.init_from is not None:
         algorithm.load_policy_state(_warm_start(config).state)
+    require_evaluable(algorithm, run=True)
     if config.tracking.video_interval is not None:
         require_recordable(algorithm)
     run = Run.create(config, command)
-    return _train_in(run, algorithm, callbacks=callbacks, progress=progress)
+    return _train_in(run, algorithm, command, callbacks=callbacks, progress=progress)
 
 
 def train_with_overrides(algo: str, config: Any, overrides: Mapping[str, Any]) -> TrainResult:
@@ -94,13 +96,14 @@ def _warm_start(config: TrainConfig) -> checkpoints.LoadedPolicy:
 def _train_in(
     run: Run,
     algorithm: Algorithm,
+    command: Sequence[str] | None,
     *,
     state: Mapping[str, Any] | None = None,
     approximate: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
 ) -> TrainResult:
-    """Train in a run that has started; it is closed whatever happens."""
+    """Train in ``run``, from ``state`` or from the beginning; it is closed whatever happens."""
     loop = TrainingLoop(
         algorithm,
         run=run,
@@ -110,7 +113,9 @@ def _train_in(
     )
     try:
         if state is not None:
-            loop.load_state_dict(state, approximate=approximate)
+            loop.load_training(state, approximate=approximate)
+        run.start(command)
+        run.load_state_dict({} if state is None else state["run"] or {})
         result = loop.train()
     except BaseException:
         run.close("failed")  # does nothing when the loop did
@@ -136,6 +141,8 @@ def resume_checkpoint(
     reschedule: bool = False,
     approximate: bool = False,
     callbacks: Sequence[Callback] = (),
+    env: Any = None,
+    networks: Networks | None = None,
     command: Sequence[str] | None = None,
     progress: bool = False,
 ) -> TrainResult:
@@ -147,6 +154,8 @@ def resume_checkpoint(
         reschedule: let schedules run to the new budget instead of keeping their final values.
         approximate: where an environment does not reproduce, go on with fresh episodes.
         callbacks: as they were given when the run started.
+        env: the environment, where it was given in Python when the run started.
+        networks: likewise the networks.
         command: what is noted as having resumed the run.
         progress: show a progress line.
 
@@ -164,15 +173,18 @@ def resume_checkpoint(
         validate(config)
     if loaded is not None and _is_end(run, loaded, budget):
         return _nothing_to_do(run, loaded)
-    algorithm, state = _restore(config, loaded)
+    algorithm, state = _restore(config, loaded, env, networks)
     if state is not None and reschedule:
         state["training"]["algorithm"]["counters"]["schedule_horizon"] = budget
     run.config = config
-    run.start(command)
-    if state is None:
-        run.load_state_dict({})
     return _train_in(
-        run, algorithm, state=state, approximate=approximate, callbacks=callbacks, progress=progress
+        run,
+        algorithm,
+        command,
+        state=state,
+        approximate=approximate,
+        callbacks=callbacks,
+        progress=progress,
     )
 
 
@@ -208,14 +220,17 @@ def _config_of(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> 
 
 
 def _restore(
-    config: TrainConfig, loaded: checkpoints.LoadedCheckpoint | None
+    config: TrainConfig,
+    loaded: checkpoints.LoadedCheckpoint | None,
+    env: Any,
+    networks: Networks | None,
 ) -> tuple[Algorithm, Any]:
     """Return the algorithm at the checkpoint or at its beginning, and the state to load into it."""
     cls = algorithm_class(config.algo)
     if loaded is None:
-        return cls.from_config(config), None
+        return cls(env, config=config, networks=networks), None
     policy = checkpoints.load_policy(loaded.path)
-    return cls.restore(config, policy.state), loaded.state
+    return cls.restore(config, policy.state, env=env, networks=networks), loaded.state
 
 
 def _is_end(run: Run, loaded: checkpoints.LoadedCheckpoint, budget: int) -> bool:

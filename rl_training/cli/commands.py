@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rl_training.errors import UserError, nearest
+from rl_training.errors import NonFiniteError, UserError, nearest
 from rl_training.version import __version__
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"rl-training: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
+    except NonFiniteError as error:
+        print(f"rl-training: training failed: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of a pipe is gone: `rl-training list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -174,7 +174,7 @@ class TrainConfig:
     tags: list[str] = field(default_factory=list)
     """Words kept with the run, to find it again."""
     device: str = "auto"
-    """Where the networks are: "auto", "cpu", "cuda", "cuda:1". Auto is the CPU: best for small ones."""
+    """Where the networks are: "auto", "cpu", "cuda", "cuda:1". Auto: the CPU."""
     compile: bool = False
     """Compile the update with torch.compile: a minute at the start, faster afterwards."""
     torch_threads: int = 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 
+from rl_training.arguments import PYTHON_ENVIRONMENT
 from rl_training.errors import UserError, nearest
 
 _EXTRA_OF_PACKAGE = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
@@ -23,6 +24,9 @@ def make_by_id(
         UserError: an unknown id (with the nearest), a missing extra or module (named), unknown
             keyword arguments, or a render mode that the environment does not offer.
     """
+    if env_id.startswith(PYTHON_ENVIRONMENT):
+        name = env_id.removeprefix(PYTHON_ENVIRONMENT)
+        raise UserError(f"the environment was given in Python, as {name}: pass it again as env=...")
     spec = _spec(env_id)
     kwargs = dict(env_kwargs) if render_mode is None else {**env_kwargs, "render_mode": render_mode}
     try:

@@ -4,6 +4,7 @@ keeps.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ class RunningMeanStd:
         # more than a small environment's step.
         batch_mean = batch[0] if samples == 1 else np.add.reduce(batch, 0, np.float64) / samples
         delta = batch_mean - self.mean
+        if not math.isfinite(delta.sum()):
+            # One row's NaN would spoil the statistics, and with them every other row.
+            return
         self.mean += delta * (samples / total)
         delta *= delta
         delta *= before * samples / total

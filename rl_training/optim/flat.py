@@ -43,7 +43,7 @@ class FlatParameters:
             offset += parameter.numel()
 
     def select(self, *names: str) -> tuple[list[nn.Parameter], Tensor, slice]:
-        """Return the parameters of adjacent groups, ``flat``, and the part of it that holds them."""
+        """Return the parameters of adjacent groups, ``flat``, and the part of it they are."""
         ranges = [self._ranges[name] for name in names]
         if any(left[1] != right[0] for left, right in itertools.pairwise(ranges)):
             raise ValueError(f"groups {names} are not adjacent in {list(self._ranges)}")
@@ -80,7 +80,8 @@ class FlatAdam(torch.optim.Optimizer):
         self.epsilon = epsilon
         self.first_moment = torch.zeros_like(self.flat)
         self.second_moment = torch.zeros_like(self.flat)
-        self.steps = torch.zeros((), device=storage.device)
+        # float64: 1 - 0.999^1 loses four digits in float32.
+        self.steps = torch.zeros((), dtype=torch.float64, device=storage.device)
 
     @property
     def flat(self) -> Tensor:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from rl_training.errors import UserError
 from rl_training.runtime.checkpoint import CheckpointWriteError, save_checkpoint

@@ -58,6 +58,19 @@ def test_log_probabilities_and_values_are_those_of_the_collecting_parameters(
     torch.testing.assert_close(batch["state_value"].squeeze(-1), value)
 
 
+def test_the_order_of_the_environments_does_not_matter_to_loss_and_gradients() -> None:
+    algorithm = make_ppo(RandomEnds, num_envs=5)
+    (batch,), _ = iterate(algorithm, 1, update=False)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    results = []
+    for each in (batch, batch[order].clone()):
+        samples = algorithm.advantages(each)
+        results.append(algorithm._step._gradient(samples, torch.arange(160)))
+    torch.testing.assert_close(batch["advantage"][order], each["advantage"])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
+    assert not torch.equal(batch["advantage"], each["advantage"])
+
+
 def test_the_first_minibatch_of_an_update_has_ratio_one() -> None:
     # A minibatch as large as the batch and one epoch: nothing has moved when it is measured.
     algorithm = make_ppo(RandomEnds, minibatch_size=128, num_epochs=1)
