@@ -106,12 +106,16 @@ class TensorBoardLogger(_FailSafe):
             self._attempt(writer.close)
 
     def _add(self, step: int, metrics: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self._directory), purge_step=self._purge_step)
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+        # One event for all: every add_scalar() wakes the writer's thread, which takes the
+        # interpreter's lock from training.
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._writer.file_writer.add_summary(Summary(value=values), step)
         self._last_step = step
 
 

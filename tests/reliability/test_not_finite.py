@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rl_training import PPG, PPO, cli
-from rl_training.finite import NonFiniteError
+from rl_training.errors import NonFiniteError
 from rl_training.runtime.checkpoint import verify
 from tests.reliability import environments
 from tests.reliability.runs import checkpoints, execute, metrics, status, the_run

@@ -129,7 +129,7 @@ def test_a_full_disk_loses_lines_with_one_warning_and_no_half_line(
 
 
 def scalars(directory: Path, name: str) -> list[tuple[int, float]]:
-    from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
+    from tensorboard.backend.event_processing import (
         event_accumulator,
     )
 

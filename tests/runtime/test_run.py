@@ -81,7 +81,7 @@ def test_a_new_run_records_config_command_versions_and_machine(tmp_path: Path) -
     facts = metadata(run)
     assert facts["status"] == run.status == "running"
     assert facts["command"] == ["rl-training", "train", "--seed", "3"]
-    assert facts["threads"] == torch.get_num_threads()
+    assert facts["threads"] == config.torch_threads
     assert facts["pid"] == os.getpid()
     assert {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "python"} <= set(
         facts["versions"]
