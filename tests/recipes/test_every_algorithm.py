@@ -77,6 +77,18 @@ def test_the_same_seed_gives_the_same_digest_run_after_run(name: str, kind: str)
 
 
 @every_algorithm
+def test_initial_parameters_do_not_depend_on_the_threads_of_the_process(name: str) -> None:
+    threads, digests = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            digests.append(digest(build(name, "discrete").model.state_dict()))
+    finally:
+        torch.set_num_threads(threads)
+    assert digests[0] == digests[1]
+
+
+@every_algorithm
 @every_kind
 def test_a_few_iterations_have_finite_metrics_and_move_the_parameters(name: str, kind: str) -> None:
     algorithm = build(name, kind)

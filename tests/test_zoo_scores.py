@@ -1,0 +1,36 @@
+"""Presets reach their goals: the learning checks, minutes each (`make test-slow`)."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+
+import pytest
+
+from rl_training.config import load_config, replace_config
+from rl_training.workflows import evaluate_checkpoint, train
+
+# Preset, seeds, goal, and whether every seed must reach it or their mean.
+GOALS = [
+    ("ppo_cartpole", range(1, 6), 475.0, "every seed"),
+    ("ppg_cartpole", range(1, 6), 475.0, "every seed"),
+    ("ppo_pendulum", range(1, 4), -200.0, "mean"),
+    ("ppo_acrobot", range(1, 4), -90.0, "mean"),
+    ("ppo_mountaincarcontinuous", range(1, 4), 85.0, "mean"),
+    ("ppo_lunarlander", range(1, 4), 220.0, "mean"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "seeds", "goal", "over"), GOALS, ids=lambda value: str(value))
+def test_the_preset_reaches_its_goal(
+    preset: str, seeds: range, goal: float, over: str, tmp_path: Path
+) -> None:
+    scores = []
+    for seed in seeds:
+        config = replace_config(load_config(preset), seed=seed, output_dir=os.fspath(tmp_path))
+        result = train(config)
+        scores.append(evaluate_checkpoint(result.run_dir, episodes=100)["return_mean"])
+    reached = min(scores) if over == "every seed" else statistics.mean(scores)
+    assert reached >= goal, scores
