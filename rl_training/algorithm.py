@@ -38,11 +38,14 @@ class Algorithm(AlgorithmCore):
         *,
         callbacks: Sequence[Callback] = (),
         progress: bool = False,
+        reschedule: bool = False,
     ) -> Self:
         """Train for ``total_timesteps`` more environment steps (None: the config's), and return
         self.
 
-        A run directory is written only when ``output_dir`` was given to the constructor.
+        A run directory is written only when ``output_dir`` was given to the constructor. Schedules
+        end with the first budget and keep their final value afterwards; ``reschedule`` stretches
+        them to the new one.
 
         Raises:
             UserError: a budget that is not positive.
@@ -52,6 +55,8 @@ class Algorithm(AlgorithmCore):
             raise UserError(f"total_timesteps must be positive, got {steps}.")
         goal = self.global_step + steps
         self.config = replace_config(self.config, total_timesteps=goal)
+        if reschedule:
+            self.schedule_horizon = goal
         loop.require_evaluable(self, run=self._write_runs)
         run = Run.create(self.config, command=[]) if self._write_runs else None
         result = loop.train(

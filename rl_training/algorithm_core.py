@@ -100,6 +100,8 @@ class AlgorithmCore(ABC):
         self.observation_space, self.action_space = observation_space, action_space
         self._action_map = ActionMap(action_space, squash=self.squash_actions)
         # Parameters depend on the run's seed alone, and drawing them moves nobody else's generator.
+        # The number of threads counts: orthogonal weights come from a QR decomposition.
+        set_torch_threads(self.config.torch_threads)
         with preserve_global_rng():
             torch.manual_seed(derive_seed(self.config.seed, "parameters"))
             self.make()
@@ -139,6 +141,11 @@ class AlgorithmCore(ABC):
     def discount(self) -> float:
         """Gamma, which the reward normaliser needs too."""
         return float(self.config.algorithm.discount)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether anything follows a schedule over the budget."""
+        return False
 
     def before_collection(self) -> None:  # noqa: B027  optional
         """Prepare a rollout: called by the Collector before its first step."""

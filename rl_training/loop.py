@@ -228,6 +228,11 @@ class TrainingLoop:
     def _train(self) -> LoopResult:
         algorithm = self.algorithm
         algorithm.schedule_horizon = algorithm.schedule_horizon or self.total_timesteps
+        if algorithm.scheduled and algorithm.progress() >= 1.0:
+            logger.warning(
+                "The schedules ended with the first budget: what fell to zero stays zero. "
+                "Reschedule to stretch them to the new one."
+            )
         set_torch_threads(algorithm.config.torch_threads)
         self._announce()
         with preserve_global_rng(), frozen_garbage(), StopSignals() as signals:

@@ -261,6 +261,12 @@ class PPO(Algorithm):
         metrics["train/clip_epsilon"] = torch.tensor(clip_epsilon)
         return metrics
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether learning rate or clipping falls with the budget."""
+        config = self.config.algorithm
+        return "linear" in (config.learning_rate_schedule, config.clip_schedule)
+
     def _scheduled_optimizers(self) -> list[FlatAdam]:
         return [self.optimizers["policy"]]
 
