@@ -17,7 +17,9 @@ from rl_training.envs import space_from_dict
 from rl_training.envs.fresh import normalizer_for
 from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
+from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checks import fitting, require_counter, whole_number
 from rl_training.runtime.run import Run
 
 Self = TypeVar("Self", bound="Algorithm")
@@ -26,6 +28,18 @@ Array = NDArray[Any]
 
 class Algorithm(AlgorithmCore):
     """One algorithm on one environment: train it, use it, save it, resume it."""
+
+    def __init__(
+        self,
+        env: Any = None,
+        *,
+        config: TrainConfig | None = None,
+        networks: Networks | None = None,
+        **changes: Any,
+    ) -> None:
+        super().__init__(env, config=config, networks=networks, **changes)
+        if self.config.init_from is not None:
+            persistence.warm_start(self)
 
     @classmethod
     def from_config(cls: type[Self], config: TrainConfig, env: Any = None) -> Self:
@@ -48,24 +62,36 @@ class Algorithm(AlgorithmCore):
         them to the new one.
 
         Raises:
-            UserError: a budget that is not positive.
+            UserError: a budget that is no positive whole number, callbacks that are none, or an
+                object that was closed or whose training failed.
+            KeyboardInterrupt: Ctrl-C, after the iteration was finished and saved.
+            SystemExit: SIGTERM likewise, with status 143.
         """
+        self.require_usable()
+        require_callbacks(callbacks)
         steps = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        if steps <= 0:
-            raise UserError(f"total_timesteps must be positive, got {steps}.")
-        goal = self.global_step + steps
+        before = self.global_step
+        goal = before + whole_number("total_timesteps", steps)
         self.config = replace_config(self.config, total_timesteps=goal)
         if reschedule:
             self.schedule_horizon = goal
         loop.require_evaluable(self, run=self._write_runs)
-        run = Run.create(self.config, command=[]) if self._write_runs else None
-        result = loop.train(
-            self, run=run, total_timesteps=goal, callbacks=callbacks, progress=progress
-        )
-        if result.exit_code == 128 + signal.SIGINT:
-            # The iteration was finished first; whoever called must still learn that they pressed
-            # Ctrl-C.
+        run = None
+        if self._write_runs:
+            run = Run.create(self.config, command=[], first_step=before)
+        result = loop.TrainingLoop(
+            self,
+            run=run,
+            total_timesteps=goal,
+            callbacks=callbacks,
+            progress=progress,
+            save_first=before > 0 or self.config.init_from is not None,
+        ).train()
+        # The iteration was finished first; whoever called must still learn that they were stopped.
+        if result.signal == signal.SIGINT:
             raise KeyboardInterrupt
+        if result.signal is not None:
+            raise SystemExit(128 + result.signal)
         return self
 
     def evaluate(
@@ -133,6 +159,7 @@ class Algorithm(AlgorithmCore):
         env: Any = None,
         *,
         networks: Networks | None = None,
+        trust_modules: bool = False,
         **changes: Any,
     ) -> Self:
         """Return the algorithm saved in a checkpoint, a run directory (its latest) or a policy
@@ -140,11 +167,21 @@ class Algorithm(AlgorithmCore):
 
         With ``env`` it goes on in that environment, from fresh episodes; without, exactly where it
         stood. Nothing read is ever executed, so ``networks`` given in Python must be given again.
+        Code that its config names ("module:Class") is imported only with ``trust_modules``, or when
+        it was imported before.
 
         Raises:
-            UserError: no checkpoint is there, it is damaged, or it is another algorithm's.
+            UserError: no checkpoint is there, it is damaged, it is another algorithm's, or it names
+                code that is not trusted.
         """
-        return persistence.load(cls, Path(path), env=env, networks=networks, changes=changes)
+        return persistence.load(
+            cls,
+            Path(path),
+            env=env,
+            networks=networks,
+            changes=changes,
+            trust_modules=trust_modules,
+        )
 
     @classmethod
     def restore(
@@ -160,9 +197,12 @@ class Algorithm(AlgorithmCore):
         """
         self = cls.__new__(cls)
         self._setup(config, env, networks)
-        observation_space = space_from_dict(policy["observation_space"])
+        with fitting("the policy cannot be used"):
+            observation_space = space_from_dict(policy["observation_space"])
+            action_space = space_from_dict(policy["action_space"])
+            step = require_counter("global_step", policy["global_step"])
         self.normalizer = normalizer_for(config, observation_space, gamma=self.discount)
-        self._make(observation_space, space_from_dict(policy["action_space"]))
+        self._make(observation_space, action_space)
         self.load_policy_state(policy)
-        self.global_step = policy["global_step"]
+        self.global_step = step
         return self

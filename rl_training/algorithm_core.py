@@ -4,9 +4,10 @@ exact state.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,6 +23,12 @@ from rl_training.envs.fresh import fresh_source
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
+from rl_training.runtime.checks import (
+    fitting,
+    require_counter,
+    require_outline,
+    warn_of_nan,
+)
 from rl_training.runtime.devices import resolve_device, set_torch_threads
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
 
@@ -95,6 +102,7 @@ class AlgorithmCore(ABC):
         self._pending_environment: tuple[Mapping[str, Any], bool] | None = None
         self._collector: Collector | None = None
         self._write_runs = False
+        self._unusable: str | None = None
 
     def _make(self, observation_space: Any, action_space: Any) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -169,6 +177,7 @@ class AlgorithmCore(ABC):
     @property
     def environment(self) -> VectorEnv:
         """The training environments, built (and after a load: restored) at first use."""
+        self.require_usable()
         if self._environment is None:
             active = self.normalizer.observation is not None or self.normalizer.reward is not None
             environment = self._make_environment(self.normalizer if active else None)
@@ -176,7 +185,8 @@ class AlgorithmCore(ABC):
             self._environment = environment
             if self._pending_environment is not None:
                 state, approximate = self._pending_environment
-                self._environment.load_state_dict(dict(state), approximate=approximate)
+                with fitting(f"{environment.name}: the running episodes cannot be restored"):
+                    environment.load_state_dict(dict(state), approximate=approximate)
                 self._pending_environment = None
         return self._environment
 
@@ -202,6 +212,23 @@ class AlgorithmCore(ABC):
         self.global_step += batch.numel()
         self.updates += 1
         return metrics
+
+    @contextlib.contextmanager
+    def iteration(self) -> Iterator[None]:
+        """Surround collecting and updating: what fails in between leaves no state to go on from."""
+        try:
+            yield
+        except BaseException:
+            self._unusable = (
+                f"training of this {self.name} failed in the middle of an iteration: load a "
+                "checkpoint, or begin again; this object can only predict and evaluate."
+            )
+            raise
+
+    def require_usable(self) -> None:
+        """Raise `UserError` after `close`, and after a failure in the middle of an iteration."""
+        if self._unusable is not None:
+            raise UserError(self._unusable)
 
     def progress(self) -> float:
         """Return the share of the schedules' horizon that is behind, in [0, 1]."""
@@ -285,25 +312,28 @@ class AlgorithmCore(ABC):
         """
         if self._collector is not None:
             raise UserError("this object has begun to train; load the state into a new one.")
-        counters = state["counters"]
-        self.global_step, self.updates = counters["global_step"], counters["updates"]
-        self.schedule_horizon = counters["schedule_horizon"]
-        try:
+        with fitting(f"the state does not fit this {self.name} and its model"):
+            self._load_counters(state["counters"])
             for name, module in self.modules.items():
                 module.load_state_dict(state["modules"][name])
             for name, optimizer in self.optimizers.items():
+                require_outline(state["optimizers"][name], optimizer.state_dict())
                 optimizer.load_state_dict(state["optimizers"][name])
             for name, each in self.generators.items():
                 each.set_state(state["generators"][name])
             self.load_extra_state(state["extra"])
             self.normalizer.load_state_dict(state["normalizer"])
-        except (KeyError, RuntimeError) as error:
-            raise UserError(
-                f"the state does not fit this {self.name} and its model: {error}"
-            ) from error
+            environment = state["environment"]
+        warn_of_nan(self.modules)
         if not fresh_environment:
             self._environment = None
-            self._pending_environment = (state["environment"], approximate)
+            self._pending_environment = (environment, approximate)
+
+    def _load_counters(self, counters: Mapping[str, Any]) -> None:
+        self.global_step = require_counter("global_step", counters["global_step"])
+        self.updates = require_counter("updates", counters["updates"])
+        horizon = counters["schedule_horizon"]
+        self.schedule_horizon = None if horizon is None else require_counter("horizon", horizon)
 
     def policy_state(self) -> dict[str, Any]:
         """Return what predict and evaluate need: parameters, statistics, spaces."""
@@ -322,17 +352,17 @@ class AlgorithmCore(ABC):
         Raises:
             UserError: it belongs to another model.
         """
-        try:
+        with fitting(f"the policy does not fit this {self.name} and its model"):
             for name, module in self.modules.items():
                 module.load_state_dict(state["modules"][name])
-        except (KeyError, RuntimeError) as error:
-            raise UserError(
-                f"the policy does not fit this {self.name} and its model: {error}"
-            ) from error
-        self.normalizer.load_state_dict(state["normalizer"])
+            self.normalizer.load_state_dict(state["normalizer"])
+        warn_of_nan(self.modules)
 
     def close(self) -> None:
-        """Close the environments; the policy stays usable."""
+        """Close the environments: training is over, the policy stays usable."""
+        self._unusable = self._unusable or (
+            f"this {self.name} is closed: it can predict and evaluate, and save a policy alone."
+        )
         if self._collector is not None:
             self._collector.shutdown(close_env=False)
             self._collector = None

@@ -1,7 +1,10 @@
-"""What a user passes to an algorithm's constructor, turned into a config."""
+"""What a user passes to an algorithm's constructor, turned into a config; and whether the code that
+a config names may be imported.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +13,37 @@ from rl_training.errors import UserError
 
 PYTHON_ENVIRONMENT = "python:"
 """How ``env_id`` begins for an environment that was given as an object and has no id."""
+
+
+def named_modules(config: TrainConfig, *, env: Any = None) -> list[str]:
+    """Return the modules outside this package that ``config`` asks to import, sorted.
+
+    They stand before the colon in ``env_id`` (unless ``env`` takes its place), ``model.encoder``
+    and ``model.network``.
+    """
+    named = [config.model.encoder, config.model.network or ""]
+    if env is None:
+        named.append(config.env_id)
+    modules = {text.rpartition(":")[0] for text in named if not text.startswith(PYTHON_ENVIRONMENT)}
+    own = __name__.partition(".")[0]
+    return sorted(each for each in modules if each and each.partition(".")[0] != own)
+
+
+def require_trusted_modules(config: TrainConfig, *, trust: bool, env: Any = None) -> None:
+    """Raise unless the code that a checkpoint's ``config`` names may be imported.
+
+    It may when its user says so (``trust``), or has imported it already in this process.
+
+    Raises:
+        UserError: names the modules and both ways out.
+    """
+    strange = [name for name in named_modules(config, env=env) if name not in sys.modules]
+    if strange and not trust:
+        raise UserError(
+            f"this checkpoint wants to import code of its own ({', '.join(strange)}), which runs "
+            "it: if you trust that, import it first, or say trust_modules=True (on the command "
+            "line --trust-modules)."
+        )
 
 
 def resolve_config(

@@ -18,18 +18,34 @@ from torch import Tensor
 
 from rl_training.envs import VectorEnv
 from rl_training.envs.video import VideoRequest
-from rl_training.errors import UserError
-from rl_training.runtime.callbacks import Callback, StepInterval, TrainContext
+from rl_training.runtime.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EvaluationCallback,
+    StepInterval,
+    StopOnNoImprovement,
+    StopOnReturn,
+    TrainContext,
+)
+from rl_training.runtime.checks import whole_number
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
+from rl_training.runtime.signals import stop_requested
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
+LONG_EPISODE = 100_000
+"""Steps of one episode after which an evaluation says that it may never end."""
+_CHECK_EVERY = 1000
 _BOOTSTRAP_RESAMPLES = 2000
 RECENT_EPISODES = 100
 """How many episodes the logged mean return is over."""
+
+
+class EvaluationInterruptedError(RuntimeError):
+    """A signal asked training to stop while it was evaluating."""
 
 
 class Evaluable(Protocol):
@@ -88,12 +104,11 @@ def evaluate(
 
     Raises:
         UserError: a number of episodes that is not positive, or an environment that cannot be
-        drawn.
+            drawn.
+        EvaluationInterruptedError: during training, a signal asked it to stop.
     """
     settings = algorithm.config.evaluation
-    count = settings.episodes if episodes is None else episodes
-    if count < 1:
-        raise UserError(f"episodes must be at least 1, got {count}.")
+    count = settings.episodes if episodes is None else whole_number("episodes", episodes)
     greedy = settings.deterministic if deterministic is None else deterministic
     chosen = _episode_seed(algorithm) if seed is None else seed
     with preserve_global_rng():
@@ -134,18 +149,45 @@ def _play(
     returns: list[list[float]] = [[] for _ in range(count)]
     lengths: list[list[int]] = [[] for _ in range(count)]
     root = environment.reset()
+    watch = _EpisodeWatch(environment.name)
     while any(missing):
+        if stop_requested():
+            raise EvaluationInterruptedError("stopped by a signal while evaluating")
         observation = root.get("observation").to(algorithm.device)
         action = algorithm.action(observation, deterministic=deterministic, generator=draws)
         root.set("action", action.cpu())
         taken, root = environment.step_and_maybe_reset(root)
         following = taken.get("next")
+        watch.step(following.get("episode_length"), missing)
         for row in following.get("done").view(-1).nonzero().view(-1).tolist():
             if missing[row]:
                 missing[row] -= 1
                 returns[row].append(following.get("episode_return")[row].item())
                 lengths[row].append(int(following.get("episode_length")[row].item()))
     return [each for row in returns for each in row], [each for row in lengths for each in row]
+
+
+class _EpisodeWatch:
+    """Says once when an episode that is waited for seems to have no end."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._steps = 0
+        self._warned = False
+
+    def step(self, lengths: Tensor, missing: Sequence[int]) -> None:
+        self._steps += 1
+        if self._warned or self._steps < LONG_EPISODE or self._steps % _CHECK_EVERY:
+            return
+        waited_for = lengths.view(-1)[torch.tensor(missing) > 0]
+        if int(waited_for.max()) >= LONG_EPISODE:
+            self._warned = True
+            logger.warning(
+                "%s: an evaluation's episode has not ended after %s steps. "
+                "Is a time limit missing (max_episode_steps)?",
+                self._name,
+                f"{LONG_EPISODE:,}",
+            )
 
 
 def statistics(returns: Sequence[float], lengths: Sequence[int]) -> dict[str, Any]:
@@ -187,11 +229,6 @@ def _bootstrap_interval(values: np.ndarray[Any, Any]) -> list[float]:
     return [float(low), float(high)]
 
 
-def summary(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an evaluation that ``result.json`` keeps."""
-    return {key: record[key] for key in ("return_mean", "return_std", "return_iqm", "episodes")}
-
-
 class VideoCallback(Callback):
     """Records an episode of the policy every ``interval`` environment steps, as
     ``videos/step_<12 digits>_0001.mp4`` of the run.
@@ -218,6 +255,8 @@ class VideoCallback(Callback):
             return
         try:
             evaluate(context.algorithm, episodes=1, video=VideoRequest(directory, 1, name))
+        except EvaluationInterruptedError:
+            raise
         except (OSError, RuntimeError) as error:  # a full disk, a graphics driver that gave up
             logger.warning("no video at step %d: %s. Training goes on.", context.global_step, error)
 
@@ -228,6 +267,24 @@ class VideoCallback(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
         self._interval.load_state_dict(state)
+
+
+def configured_callbacks(config: TrainConfig, *, keeps_runs: bool) -> list[Callback]:
+    """Return the callbacks that a config asks for, in the order in which they are called."""
+    settings = config.evaluation
+    callbacks: list[Callback] = [
+        EvaluationCallback(
+            interval=settings.interval, keep_best=config.checkpoint.keep_best and keeps_runs
+        )
+    ]
+    if settings.stop_on_return is not None:
+        callbacks.append(StopOnReturn(threshold=settings.stop_on_return))
+    if settings.patience is not None:
+        callbacks.append(StopOnNoImprovement(patience=settings.patience))
+    callbacks.append(CheckpointCallback(interval=config.checkpoint.interval))
+    if config.tracking.video_interval is not None:
+        callbacks.append(VideoCallback(interval=config.tracking.video_interval))
+    return callbacks
 
 
 def require_recordable(algorithm: Evaluable) -> None:

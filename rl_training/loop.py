@@ -4,12 +4,12 @@ of learning.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,18 +21,20 @@ from rl_training import evaluation
 from rl_training.data.lean_collector import LeanCollector
 from rl_training.errors import NonFiniteError
 from rl_training.finite import check_batch, check_update
-from rl_training.runtime.callbacks import (
-    Callback,
-    CheckpointCallback,
-    EvaluationCallback,
-    StopOnNoImprovement,
-    StopOnReturn,
+from rl_training.runtime.callback_states import (
+    end_all,
+    require_callbacks,
+    restore_states,
+    saved_states,
 )
-from rl_training.runtime.checkpoint import digest, read_link
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpoint import digest
+from rl_training.runtime.checks import fitting, require_counter
 from rl_training.runtime.devices import set_torch_threads
 from rl_training.runtime.garbage import frozen_garbage
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.runtime.run import Run
+from rl_training.runtime.run_records import require_log_state
 from rl_training.runtime.seeding import (
     global_rng_state,
     preserve_global_rng,
@@ -40,6 +42,7 @@ from rl_training.runtime.seeding import (
     set_global_rng_state,
 )
 from rl_training.runtime.signals import StopSignals
+from rl_training.runtime.training_result import LoopResult, summary, what_is_left
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,38 +69,6 @@ def make_collector(algorithm: AlgorithmCore) -> Collector:
     )
 
 
-@dataclass
-class LoopResult:
-    """How training ended."""
-
-    status: str
-    """``finished`` or ``interrupted``."""
-    exit_code: int
-    global_step: int
-    metrics: dict[str, float]
-    evaluation: dict[str, Any] | None = None
-    checkpoint: Path | None = None
-    digest: str | None = None
-    reason: str | None = None
-    """Why it ended before its budget."""
-
-    def to_json(self, run: Run) -> dict[str, Any]:
-        """Return the content of ``result.json``."""
-        seconds = run.wall_time_s
-        checkpoint = self.checkpoint
-        return {
-            "global_step": self.global_step,
-            "wall_time_s": round(seconds, 3),
-            "steps_per_second": round(self.global_step / max(seconds, 1e-9), 1),
-            "eval": None if self.evaluation is None else evaluation.summary(self.evaluation),
-            "checkpoint": None
-            if checkpoint is None
-            else str(checkpoint.relative_to(run.directory)),
-            "digest": self.digest,
-            "reason": self.reason,
-        }
-
-
 class TrainingLoop:
     """One training: what callbacks see as their context.
 
@@ -107,6 +78,11 @@ class TrainingLoop:
         total_timesteps: environment steps at which training ends.
         callbacks: the user's own, after the configured ones.
         progress: show a progress line.
+        save_first: write a checkpoint before the first iteration: the state that training begins
+            with does not follow from the config.
+
+    Raises:
+        UserError: ``callbacks`` is no list of callbacks.
     """
 
     def __init__(
@@ -117,21 +93,26 @@ class TrainingLoop:
         total_timesteps: int,
         callbacks: Sequence[Callback] = (),
         progress: bool = False,
+        save_first: bool = False,
     ) -> None:
+        require_callbacks(callbacks)
         self.algorithm = algorithm
         self.run = run
         self.total_timesteps = total_timesteps
         self.metrics: dict[str, float] = {}
         self.episodes = evaluation.EpisodeStatistics()
-        self.callbacks = [*_configured_callbacks(algorithm, run), *callbacks]
-        if progress:
-            # Last: states are saved in this order, and a resumed run may show it or not.
-            self.callbacks.append(ProgressCallback())
+        configured = evaluation.configured_callbacks(algorithm.config, keeps_runs=run is not None)
+        self._saved_callbacks = [*configured, *callbacks]
+        # Progress keeps no state: a resumed run may show it or not.
+        self.callbacks = [*self._saved_callbacks, *([ProgressCallback()] if progress else [])]
         self._progress = progress
+        self._save_first = save_first
         self._reason: str | None = None
         self._wants_checkpoint = self._wants_best = False
         self._evaluation: dict[str, Any] | None = None
         self._evaluated_at: int | None = None
+        self._evaluation_due = False
+        self._saved_at: int | None = None
         self._checkpoint: Path | None = None
         self._rng: dict[str, Any] | None = None
         self._last_logged: int | None = None
@@ -149,8 +130,10 @@ class TrainingLoop:
 
     def evaluate(self) -> dict[str, Any]:
         """Evaluate now and tell every callback."""
+        self._evaluation_due = True  # until it is done: a signal may end it
         with preserve_global_rng():
             record = evaluation.evaluate(self.algorithm)
+        self._evaluation_due = False
         self._evaluation, self._evaluated_at = record, self.global_step
         for callback in self.callbacks:
             callback.on_evaluation(self, record)
@@ -173,28 +156,56 @@ class TrainingLoop:
         """Return everything a checkpoint holds."""
         return {
             "training": self.training_state(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "callbacks": saved_states(self._saved_callbacks),
             "rng": global_rng_state(),
             "threads": torch.get_num_threads(),
-            "evaluation": {"step": self._evaluated_at, "record": self._evaluation},
+            "evaluation": {
+                "step": self._evaluated_at,
+                "record": self._evaluation,
+                "due": self._evaluation_due,
+            },
+            "stopped": self._reason,
             "last_logged": self._last_logged,
             "run": None if self.run is None else self.run.state_dict(),
         }
 
     def load_training(self, state: Mapping[str, Any], *, approximate: bool = False) -> None:
-        """Restore ``state_dict()`` but for the run's own part, callbacks as far as they are the
-        same in number and order.
+        """Restore ``state_dict()`` but for the run's own part, which is only checked, and each
+        callback's state as far as one of its class was saved.
+
+        Raises:
+            CheckpointError: the state holds something else than `state_dict` returns.
+            UserError: the environments do not reproduce.
         """
-        self.algorithm.load_state_dict(state["training"]["algorithm"], approximate=approximate)
+        with fitting("the checkpoint's training state cannot be used"):
+            require_log_state(state["run"] or {})
+            with preserve_global_rng():
+                set_global_rng_state(state["rng"])
+            self.algorithm.load_state_dict(state["training"]["algorithm"], approximate=approximate)
+            self.episodes.load_state_dict(state["training"]["episodes"])
+            self._rng = state["rng"]
+            self._load_progress(state)
+            restore_states(self._saved_callbacks, state["callbacks"])
         # Replays the running episodes: what does not reproduce is refused with the run untouched.
         self.algorithm.environment  # noqa: B018
-        self.episodes.load_state_dict(state["training"]["episodes"])
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=False):
-            callback.load_state_dict(saved)
-        self._rng = state["rng"]
-        self._evaluated_at = state["evaluation"]["step"]
-        self._evaluation = state["evaluation"]["record"]
-        self._last_logged = state["last_logged"]
+        self._saved_at = self.global_step
+
+    def _load_progress(self, state: Mapping[str, Any]) -> None:
+        evaluated = state["evaluation"]
+        self._evaluated_at, self._evaluation = evaluated["step"], evaluated["record"]
+        self._evaluation_due = bool(evaluated.get("due"))
+        self._last_logged, self._reason = state["last_logged"], state.get("stopped")
+        if self._evaluation is not None:
+            summary(self._evaluation)
+        for step in (self._evaluated_at, self._last_logged):
+            if step is not None:
+                require_counter("a step", step)
+        if not isinstance(self._reason, str | None):
+            raise TypeError(f"the reason to stop is {self._reason!r}")
+
+    def go_on(self) -> None:
+        """Forget that a callback had stopped training: the budget is larger now."""
+        self._reason = None
 
     # ---- the loop itself
 
@@ -210,20 +221,13 @@ class TrainingLoop:
         try:
             result = self._train()
         except NonFiniteError as error:
-            raise NonFiniteError(f"{error}{self._what_is_left()}") from None
+            left = "" if self.run is None else f" Training stopped; {what_is_left(self.run)}"
+            raise NonFiniteError(f"{error}{left}") from None
         finally:
             if self.run is not None:
                 status = "failed" if result is None else result.status
                 self.run.close(status, None if result is None else result.to_json(self.run))
         return result
-
-    def _what_is_left(self) -> str:
-        if self.run is None:
-            return ""
-        latest = read_link(self.run.checkpoints, "latest")
-        if latest is None:
-            return f" Training stopped; {self.run.directory} has no checkpoint yet."
-        return f" Training stopped; the latest checkpoint is still {latest}"
 
     def _train(self) -> LoopResult:
         algorithm = self.algorithm
@@ -246,28 +250,42 @@ class TrainingLoop:
                 for callback in self.callbacks:
                     started.append(callback)
                     callback.on_train_start(self)
-                if self.global_step < self.total_timesteps:
-                    self._iterate(iter(collector), signals)
-                return self._finish(signals)
-            finally:
-                for callback in started:
-                    callback.on_train_end(self)
+                self._iterate(iter(collector), signals)
+                result = self._finish(signals)
+            except BaseException:
+                end_all(started, self)  # what happened first is what is told
+                raise
+            failure = end_all(started, self)
+        if failure is not None:
+            raise failure
+        return result
+
+    @property
+    def _done(self) -> bool:
+        return self.global_step >= self.total_timesteps or self._reason is not None
 
     def _iterate(self, batches: Iterator[TensorDictBase], signals: StopSignals) -> None:
-        while True:
+        if self._evaluation_due and not self._done:
+            self._unless_interrupted(self.evaluate)
+        self._checkpoint_if_wanted(always=self._save_first)
+        while not self._done and signals.received is None:
             self._iteration(batches)
-            done = self.global_step >= self.total_timesteps or self._reason is not None
-            if done or signals.received is not None:
-                return
-            self._checkpoint_if_wanted()
+            if not self._done and signals.received is None:
+                self._checkpoint_if_wanted()
+
+    def _unless_interrupted(self, action: Callable[..., Any], *arguments: Any) -> None:
+        """Call what may evaluate; where a signal ended that, a resumed run evaluates first."""
+        with contextlib.suppress(evaluation.EvaluationInterruptedError):
+            action(*arguments)
 
     def _iteration(self, batches: Iterator[TensorDictBase]) -> None:
         start = time.perf_counter()
-        batch = next(batches)
-        check_batch(batch, step=self.global_step)
-        collected = time.perf_counter()
-        tensors = self.algorithm.update(batch)
-        check_update(tensors, self.algorithm.modules, step=self.global_step)
+        with self.algorithm.iteration():
+            batch = next(batches)
+            check_batch(batch, step=self.global_step)
+            collected = time.perf_counter()
+            tensors = self.algorithm.update(batch)
+            check_update(tensors, self.algorithm.modules, step=self.global_step)
         updated = time.perf_counter()
         self.episodes.add(batch)
         self.metrics = {
@@ -279,7 +297,7 @@ class TrainingLoop:
         }
         self._log()
         for callback in self.callbacks:
-            callback.on_iteration(self, self.metrics)
+            self._unless_interrupted(callback.on_iteration, self, self.metrics)
 
     def _log(self) -> None:
         interval = self.algorithm.config.tracking.log_interval
@@ -290,34 +308,50 @@ class TrainingLoop:
             self.run.log(self.global_step, self.metrics)
             self._last_logged = self.global_step
 
-    def _checkpoint_if_wanted(self, *, always: bool = False) -> None:
+    def _checkpoint_if_wanted(self, *, always: bool = False, draft: bool = False) -> None:
         if self.run is not None and (always or self._wants_checkpoint):
             saved = self.run.save_checkpoint(
                 self.global_step,
                 self.state_dict(),
                 self.algorithm.policy_state(),
                 best=self._wants_best,
+                draft=draft,
             )
-            self._checkpoint = saved or self._checkpoint
+            if saved is not None:
+                self._checkpoint, self._saved_at = saved, self.global_step
         self._wants_checkpoint = self._wants_best = False
 
     def _finish(self, signals: StopSignals) -> LoopResult:
-        interrupted = signals.received is not None and self.global_step < self.total_timesteps
+        number = signals.received
+        interrupted = number is not None and (not self._done or self._evaluation_due)
         final = self.run is not None and self.algorithm.config.evaluation.final
         if final and not interrupted and self._evaluated_at != self.global_step:
-            self.evaluate()
+            # It may take long, or never end: what was learned is safe before.
+            if self._saved_at != self.global_step:
+                self._checkpoint_if_wanted(always=True, draft=True)
+            self._unless_interrupted(self.evaluate)
+            number, interrupted = signals.received, self._evaluation_due
         self._checkpoint_if_wanted(always=True)
-        return LoopResult(
-            status="interrupted" if interrupted else "finished",
-            exit_code=signals.exit_code if interrupted else 0,
+        return self._result(number if interrupted else None)
+
+    def _result(self, number: int | None) -> LoopResult:
+        result = LoopResult(
+            status="finished" if number is None else "interrupted",
+            exit_code=0 if number is None else 128 + number,
             global_step=self.global_step,
             metrics=self.metrics,
             evaluation=self._evaluation,
             checkpoint=self._checkpoint,
             digest=digest(self.training_state()),
-            reason=self._reason
-            or (signal.Signals(signals.received).name if signals.received else None),
+            reason=self._reason or (None if number is None else signal.Signals(number).name),
+            signal=number,
         )
+        if self.run is not None and self._saved_at != self.global_step:
+            result.status, result.exit_code = "failed", 1
+            left = what_is_left(self.run)
+            result.reason = f"nothing of the end was saved: no checkpoint was written; {left}"
+            logger.error("%s", result.reason)
+        return result
 
     def _announce(self) -> None:
         if not self._progress:
@@ -347,41 +381,6 @@ def require_evaluable(algorithm: AlgorithmCore, *, run: bool) -> None:
     settings = algorithm.config.evaluation
     if settings.interval is not None or (run and settings.final):
         algorithm.require_fresh_environments()
-
-
-def train(
-    algorithm: AlgorithmCore,
-    *,
-    run: Run | None,
-    total_timesteps: int,
-    callbacks: Sequence[Callback] = (),
-    progress: bool = False,
-) -> LoopResult:
-    """Train from where ``algorithm`` stands to ``total_timesteps``; see `TrainingLoop`."""
-    loop = TrainingLoop(
-        algorithm, run=run, total_timesteps=total_timesteps, callbacks=callbacks, progress=progress
-    )
-    return loop.train()
-
-
-def _configured_callbacks(algorithm: AlgorithmCore, run: Run | None) -> list[Callback]:
-    settings = algorithm.config.evaluation
-    callbacks: list[Callback] = [
-        EvaluationCallback(
-            interval=settings.interval,
-            keep_best=algorithm.config.checkpoint.keep_best and run is not None,
-        )
-    ]
-    if settings.stop_on_return is not None:
-        callbacks.append(StopOnReturn(threshold=settings.stop_on_return))
-    if settings.patience is not None:
-        callbacks.append(StopOnNoImprovement(patience=settings.patience))
-    callbacks.append(CheckpointCallback(interval=algorithm.config.checkpoint.interval))
-    if algorithm.config.tracking.video_interval is not None:
-        callbacks.append(
-            evaluation.VideoCallback(interval=algorithm.config.tracking.video_interval)
-        )
-    return callbacks
 
 
 def _to_floats(tensors: Mapping[str, Tensor]) -> dict[str, float]:

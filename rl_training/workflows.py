@@ -13,6 +13,7 @@ from typing import Any
 
 from rl_training.algorithm import Algorithm
 from rl_training.algorithm_core import Networks
+from rl_training.arguments import require_trusted_modules
 from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
@@ -20,8 +21,12 @@ from rl_training.evaluation import evaluate, require_recordable
 from rl_training.loop import TrainingLoop, require_evaluable
 from rl_training.registry import algorithm_class
 from rl_training.runtime import checkpoint as checkpoints
+from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpoint_directory import run_of
+from rl_training.runtime.checks import fitting, require_counter, whole_number
 from rl_training.runtime.run import Run
+from rl_training.runtime.run_lock import RunLock
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +41,15 @@ class TrainResult:
     metrics: dict[str, float]
     """The last iteration's, ``global_step`` among them."""
     status: str
-    """``finished`` or ``interrupted``."""
+    """``finished``, ``interrupted``, or ``failed``: the final checkpoint could not be written."""
     exit_code: int
-    """0, or 128 plus the signal's number."""
+    """0; 128 plus the signal's number; 1 when the final checkpoint could not be written."""
     evaluation: dict[str, Any] | None
     """The last evaluation."""
     digest: str | None
     """SHA-256 of the training state: equal for equal runs."""
     reason: str | None = None
-    """Why training ended before its budget, or did not start."""
+    """Why training ended before its budget, failed, or did not start."""
 
 
 def train(
@@ -60,14 +65,20 @@ def train(
         UserError: the config cannot be trained; nothing is left behind.
     """
     validate(config)
+    require_callbacks(callbacks)
     algorithm = algorithm_class(config.algo).from_config(config)
-    if config.init_from is not None:
-        algorithm.load_policy_state(_warm_start(config).state)
     require_evaluable(algorithm, run=True)
     if config.tracking.video_interval is not None:
         require_recordable(algorithm)
     run = Run.create(config, command)
-    return _train_in(run, algorithm, command, callbacks=callbacks, progress=progress)
+    return _train_in(
+        run,
+        algorithm,
+        command,
+        callbacks=callbacks,
+        progress=progress,
+        save_first=config.init_from is not None,
+    )
 
 
 def train_with_overrides(algo: str, config: Any, overrides: Mapping[str, Any]) -> TrainResult:
@@ -82,40 +93,49 @@ def train_with_overrides(algo: str, config: Any, overrides: Mapping[str, Any]) -
     return train(replace_config(loaded, **overrides) if overrides else loaded)
 
 
-def _warm_start(config: TrainConfig) -> checkpoints.LoadedPolicy:
-    assert config.init_from is not None
-    policy = checkpoints.load_policy(checkpoints.resolve_checkpoint(config.init_from))
-    algo = policy.config.get("algo")
-    if algo != config.algo:
-        raise UserError(
-            f"init_from: {config.init_from} holds a {algo!r} policy, not a {config.algo!r} one."
-        )
-    return policy
-
-
 def _train_in(
     run: Run,
     algorithm: Algorithm,
     command: Sequence[str] | None,
     *,
-    state: Mapping[str, Any] | None = None,
+    loaded: checkpoints.LoadedCheckpoint | None = None,
     approximate: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
+    save_first: bool = False,
+    go_on: bool = False,
 ) -> TrainResult:
-    """Train in ``run``, from ``state`` or from the beginning; it is closed whatever happens."""
+    """Train in ``run``, from a checkpoint or from the beginning; it is closed whatever happens.
+
+    Args:
+        run: created, or opened.
+        algorithm: at the checkpoint, or at its beginning.
+        command: what is noted as having started it.
+        loaded: the checkpoint.
+        approximate: begin fresh episodes.
+        callbacks: the user's.
+        progress: show a progress line.
+        save_first: write a checkpoint before the first iteration.
+        go_on: although a callback had stopped the run.
+    """
     loop = TrainingLoop(
         algorithm,
         run=run,
         total_timesteps=run.config.total_timesteps,
         callbacks=callbacks,
         progress=progress,
+        save_first=save_first,
     )
     try:
-        if state is not None:
-            loop.load_training(state, approximate=approximate)
+        if loaded is not None:
+            loop.load_training(loaded.state, approximate=approximate)
+        if go_on:
+            loop.go_on()
         run.start(command)
-        run.load_state_dict({} if state is None else state["run"] or {})
+        if loaded is None:
+            run.load_state_dict({})
+        else:
+            run.resume_at(loaded.path, loaded.state["run"] or {})
         result = loop.train()
     except BaseException:
         run.close("failed")  # does nothing when the loop did
@@ -143,6 +163,7 @@ def resume_checkpoint(
     callbacks: Sequence[Callback] = (),
     env: Any = None,
     networks: Networks | None = None,
+    trust_modules: bool = False,
     command: Sequence[str] | None = None,
     progress: bool = False,
 ) -> TrainResult:
@@ -156,6 +177,8 @@ def resume_checkpoint(
         callbacks: as they were given when the run started.
         env: the environment, where it was given in Python when the run started.
         networks: likewise the networks.
+        trust_modules: import the code that the run's config names ("module:Class"), without its
+            having been imported before.
         command: what is noted as having resumed the run.
         progress: show a progress line.
 
@@ -163,47 +186,67 @@ def resume_checkpoint(
         UserError: no run is there, its checkpoints are damaged, or its environment does not
         reproduce.
     """
-    directory, checkpoint = _locate(Path(path))
-    loaded = None if checkpoint is None else checkpoints.load_checkpoint(checkpoint)
-    config = _config_of(directory, loaded)
-    run = Run.open(directory, config)
-    budget = config.total_timesteps if total_timesteps is None else total_timesteps
-    if budget != config.total_timesteps:
-        config = replace_config(config, total_timesteps=budget)
-        validate(config)
-    if loaded is not None and _is_end(run, loaded, budget):
-        return _nothing_to_do(run, loaded)
-    algorithm, state = _restore(config, loaded, env, networks)
-    if state is not None and reschedule:
-        state["training"]["algorithm"]["counters"]["schedule_horizon"] = budget
-    run.config = config
-    return _train_in(
-        run,
-        algorithm,
-        command,
-        state=state,
-        approximate=approximate,
-        callbacks=callbacks,
-        progress=progress,
-    )
-
-
-def _locate(path: Path) -> tuple[Path, Path | None]:
-    """Return the run directory of a run or of one of its checkpoints, and the checkpoint to go on
-    from.
-    """
-    if (path / "config.yaml").is_file():
-        try:
-            return path, checkpoints.latest_intact(path)
-        except checkpoints.NoCheckpointError:
-            return path, None
-    checkpoint = checkpoints.resolve_checkpoint(path)
-    run = checkpoint.parent.parent
-    if not (run / "config.yaml").is_file():
-        raise UserError(
-            f"{checkpoint} belongs to no run directory; load it with the algorithm's load()."
+    require_callbacks(callbacks)
+    directory = run_of(Path(path))
+    # Before anything is read: what another training writes meanwhile would be lost.
+    with RunLock(directory) as lock:
+        loaded = _newest(directory, Path(path))
+        config = _config_of(directory, loaded)
+        require_trusted_modules(config, trust=trust_modules, env=env)
+        run = Run.open(directory, config, lock=lock)
+        budget = _budget(total_timesteps, config, loaded)
+        if loaded is not None and _is_end(run, loaded, budget):
+            return _nothing_to_do(run, loaded)
+        larger = budget > config.total_timesteps
+        if budget != config.total_timesteps:
+            config = replace_config(config, total_timesteps=budget)
+            validate(config)
+        algorithm = _restore(run, config, loaded, env, networks)
+        if loaded is not None and reschedule:
+            loaded.state["training"]["algorithm"]["counters"]["schedule_horizon"] = budget
+        run.config = config
+        return _train_in(
+            run,
+            algorithm,
+            command,
+            loaded=loaded,
+            approximate=approximate,
+            callbacks=callbacks,
+            progress=progress,
+            save_first=reschedule or (loaded is None and config.init_from is not None),
+            go_on=larger,
         )
-    return run, checkpoint
+
+
+def _newest(directory: Path, path: Path) -> checkpoints.LoadedCheckpoint | None:
+    """Return the checkpoint to go on from, the newest intact one unless ``path`` is one; None
+    before the first.
+    """
+    if path != directory:
+        found = checkpoints.resolve_checkpoint(path)
+    else:
+        try:
+            found = checkpoints.latest_intact(directory)
+        except checkpoints.NoCheckpointError:
+            return None
+    loaded = checkpoints.load_checkpoint(found)
+    with fitting(f"{found} holds no training state"):
+        step = loaded.state["training"]["algorithm"]["counters"]["global_step"]
+        if require_counter("step", loaded.manifest["step"]) != step:
+            raise ValueError(f"step {loaded.manifest['step']} by its manifest, {step} by its state")
+    return loaded
+
+
+def _budget(
+    asked: int | None, config: TrainConfig, loaded: checkpoints.LoadedCheckpoint | None
+) -> int:
+    if asked is None:
+        return config.total_timesteps
+    budget = whole_number("total_timesteps", asked)
+    done = 0 if loaded is None else loaded.manifest["step"]
+    if budget < min(done, config.total_timesteps):
+        raise UserError(f"total_timesteps is {budget}, and {done} steps are done already.")
+    return budget
 
 
 def _config_of(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> TrainConfig:
@@ -220,17 +263,23 @@ def _config_of(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> 
 
 
 def _restore(
+    run: Run,
     config: TrainConfig,
     loaded: checkpoints.LoadedCheckpoint | None,
     env: Any,
     networks: Networks | None,
-) -> tuple[Algorithm, Any]:
-    """Return the algorithm at the checkpoint or at its beginning, and the state to load into it."""
+) -> Algorithm:
+    """Return the algorithm with a checkpoint's policy, or at its beginning."""
     cls = algorithm_class(config.algo)
-    if loaded is None:
-        return cls(env, config=config, networks=networks), None
-    policy = checkpoints.load_policy(loaded.path)
-    return cls.restore(config, policy.state, env=env, networks=networks), loaded.state
+    if loaded is not None:
+        policy = checkpoints.load_policy(loaded.path)
+        return cls.restore(config, policy.state, env=env, networks=networks)
+    if run.first_step:
+        raise UserError(
+            f"{run.directory} began at step {run.first_step} and was killed before its first "
+            "checkpoint: there is nothing to go on from."
+        )
+    return cls(env, config=config, networks=networks)
 
 
 def _is_end(run: Run, loaded: checkpoints.LoadedCheckpoint, budget: int) -> bool:
@@ -267,7 +316,7 @@ def _nothing_to_do(run: Run, loaded: checkpoints.LoadedCheckpoint) -> TrainResul
 
 
 def load_algorithm(
-    path: str | Path, *, best: bool = False, env: Any = None
+    path: str | Path, *, best: bool = False, env: Any = None, trust_modules: bool = False
 ) -> tuple[Algorithm, Path]:
     """Return the algorithm whose policy a run, a checkpoint or a policy directory holds, and where
     it was found.
@@ -278,6 +327,7 @@ def load_algorithm(
     directory = checkpoints.resolve_checkpoint(path, best=best)
     policy = checkpoints.load_policy(directory)
     config = config_from_dict(policy.config, source=str(directory))
+    require_trusted_modules(config, trust=trust_modules, env=env)
     return algorithm_class(config.algo).restore(config, policy.state, env=env), directory
 
 
@@ -291,6 +341,7 @@ def evaluate_checkpoint(
     render: bool = False,
     video: int = 0,
     env: Any = None,
+    trust_modules: bool = False,
 ) -> dict[str, Any]:
     """Play episodes with a saved policy; see `rl_training.evaluation.evaluate` for the keys.
 
@@ -304,11 +355,13 @@ def evaluate_checkpoint(
         video: write this many of them as MP4 files, into the run's ``videos/`` (of a checkpoint
             outside a run: into a directory beside it).
         env: another environment than the one trained on.
+        trust_modules: import the code that its config names ("module:Class"), without its having
+            been imported before.
 
     Raises:
         UserError: no policy is there, it is damaged, or the environment cannot be drawn.
     """
-    algorithm, directory = load_algorithm(path, best=best, env=env)
+    algorithm, directory = load_algorithm(path, best=best, env=env, trust_modules=trust_modules)
     request = VideoRequest(_video_directory(directory), video) if video else None
     record = evaluate(
         algorithm,
@@ -331,9 +384,14 @@ def _video_directory(checkpoint: Path) -> Path:
 
 
 def predict_checkpoint(
-    path: str | Path, observation: Any, *, best: bool = False, deterministic: bool = True
+    path: str | Path,
+    observation: Any,
+    *,
+    best: bool = False,
+    deterministic: bool = True,
+    trust_modules: bool = False,
 ) -> Any:
     """Return a saved policy's actions for raw observations; see `Algorithm.predict`."""
-    algorithm, _ = load_algorithm(path, best=best)
+    algorithm, _ = load_algorithm(path, best=best, trust_modules=trust_modules)
     action, _ = algorithm.predict(observation, deterministic=deterministic)
     return action

@@ -291,6 +291,7 @@ def test_eval_passes_its_words_on(workflows: Workflows, capsys: pytest.CaptureFi
         "episodes": 5,
         "seed": 7,
         "deterministic": False,
+        "trust_modules": False,
         "render": False,
         "video": 2,
     }
@@ -332,7 +333,11 @@ def test_resume_passes_its_words_on(
     assert cli.main(["resume", "runs/one", *words]) == 0
     (_, paths, plain), (_, _, changed) = workflows.calls
     assert paths == ("runs/one",)
-    common: dict[str, Any] = {"progress": True, "command": ["rl-training", "resume", "runs/one"]}
+    common: dict[str, Any] = {
+        "progress": True,
+        "command": ["rl-training", "resume", "runs/one"],
+        "trust_modules": False,
+    }
     assert plain == common | {"total_timesteps": None, "reschedule": False, "approximate": False}
     common["command"] += words
     assert changed == common | {"total_timesteps": 200_000, "reschedule": True, "approximate": True}

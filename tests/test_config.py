@@ -354,6 +354,31 @@ def test_replace_refuses_as_strictly_as_a_file(changes: dict[str, Any], complain
     assert complaint in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"seed": 10**400}, "seed: expected a whole number below 2**63, not 1000"),
+        ({"env": {"clip_reward": 10**400}}, "env.clip_reward: expected a finite number, not 1000"),
+        ({"env": {"clip_reward": 10**5000}}, "env.clip_reward: expected a finite number"),
+        ({"env": {"clip_reward": 1e308}}, "env.clip_reward: expected a number that float32"),
+        ({"env": {"clip_reward": 1e9}}, "env.clip_reward must be above 0 and at most 1,000,000"),
+        ({"env_kwargs": {"a": 10**400}}, "env_kwargs.a: expected a finite number"),
+        ({"output_dir": "a\0b"}, "output_dir: expected text without a null character"),
+        ({"num_envs": 10**19}, "num_envs: expected a whole number below 2**63"),
+        ({"num_envs": 10**9}, "num_envs must be at most 65,536, not 1000000000."),
+        ({"torch_threads": 10**6}, "torch_threads must be at most 1,024"),
+        ({"evaluation": {"num_envs": 10**9}}, "evaluation.num_envs must be at most 65,536"),
+        ({"model": {"hidden_sizes": ["1e11"]}}, "model.hidden_sizes[0] must be at most 65,536"),
+        ({"model": {"hidden_sizes": [1] * 1001}}, "model.hidden_sizes must be at most 1000 layers"),
+    ],
+)
+def test_absurd_numbers_are_refused_in_one_line(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make(**changes)
+    assert complaint in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
 def test_configs_import_no_torch() -> None:
     code = (
         "import sys, rl_training.config, rl_training.registry, rl_training.cli.flags\n"

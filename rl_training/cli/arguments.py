@@ -32,6 +32,8 @@ class EvaluateArguments:
     """Record this many episodes as MP4."""
     json: bool = False
     """Print one JSON object and nothing else."""
+    trust_modules: bool = False
+    """Import the code that the checkpoint's config names ("module:Class")."""
 
     def validate(self) -> None:
         """Refuse values that cannot be."""
@@ -52,6 +54,8 @@ class ResumeArguments:
     """Stretch the schedules over the new budget, instead of keeping their final values."""
     resume: Literal["exact", "approximate"] = "exact"
     """Running episodes: restored, or replaced by fresh ones where an environment cannot restore."""
+    trust_modules: bool = False
+    """Import the code that the run's config names ("module:Class")."""
 
     def validate(self) -> None:
         """Refuse values that cannot be."""

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rl_training.errors import NonFiniteError, UserError, nearest
@@ -206,9 +207,21 @@ def _close(result: TrainResult) -> int:
     run = result.run_dir
     budget = "" if result.exit_code else " --total-timesteps N"
     print(f"  run         {run}")
-    print(f"  evaluate    rl-training eval {run}")
-    print(f"  resume      rl-training resume {run}{budget}")
+    trust = _trust_flag(run / "config.yaml")
+    print(f"  evaluate    rl-training eval {run}{trust}")
+    print(f"  resume      rl-training resume {run}{budget}{trust}")
     return result.exit_code
+
+
+def _trust_flag(path: Path) -> str:
+    """Return the flag without which code that a run's config names is not imported."""
+    from rl_training.arguments import named_modules
+    from rl_training.config import load_config
+
+    try:
+        return " --trust-modules" if named_modules(load_config(path)) else ""
+    except UserError:  # the run was read from its checkpoint
+        return ""
 
 
 def _evaluate(arguments: list[str]) -> int:
@@ -227,6 +240,7 @@ def _evaluate(arguments: list[str]) -> int:
         deterministic=not given.stochastic,
         render=given.render,
         video=given.video,
+        trust_modules=given.trust_modules,
     )
     print(json.dumps(report, default=str) if given.json else _describe(report))
     return 0
@@ -260,6 +274,7 @@ def _resume(arguments: list[str]) -> int:
             total_timesteps=given.total_timesteps,
             reschedule=given.reschedule,
             approximate=given.resume == "approximate",
+            trust_modules=given.trust_modules,
             command=["rl-training", "resume", *arguments],
             progress=True,
         )

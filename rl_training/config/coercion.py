@@ -23,6 +23,9 @@ Instance = TypeVar("Instance")
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _EXPONENT = re.compile(r"[-+]?[0-9]+\.?[0-9]*[eE]\+?[0-9]+")  # 1e6
 _EXACT_INTEGERS = 2**53  # above it a float no longer names one integer
+_LARGEST_INTEGER = 2**63 - 1  # what counters, JSON readers and TensorBoard can hold
+_LARGEST_FLOAT = 3.4028234e38  # float32, in which training computes
+_SHOWN = 80
 
 
 class ConfigKeyError(UserError):
@@ -42,7 +45,12 @@ def require(condition: bool, key: str, message: str) -> None:
 
 def wrong(key: str, expected: str, value: Any) -> ConfigKeyError:
     """Return the error for a ``key`` that holds ``value`` where ``expected`` is needed."""
-    return ConfigKeyError(key, f"{key}: expected {expected}, not {value!r}.")
+    try:
+        shown = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        shown = "a number of thousands of digits"
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    return ConfigKeyError(key, f"{key}: expected {expected}, not {shown}.")
 
 
 def build(cls: type[Instance], data: Mapping[str, Any], prefix: str = "") -> Instance:
@@ -152,9 +160,9 @@ def plain(value: Any, key: str) -> Any:
         return [plain(item, f"{key}[{index}]") for index, item in enumerate(value)]
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, Integral):
+    if isinstance(value, Integral) and abs(int(value)) <= _LARGEST_INTEGER:
         return int(value)
-    if isinstance(value, Real) and math.isfinite(value):
+    if isinstance(value, Real) and not isinstance(value, Integral) and math.isfinite(value):
         return float(value)
     raise wrong(key, "a finite number, text, true, false, null, a list or a mapping", value)
 
@@ -176,9 +184,16 @@ def _coerce_bool(value: Any, key: str) -> bool:
 
 
 def _coerce_int(value: Any, key: str) -> int:
+    number = _whole(value, key)
+    if abs(number) > _LARGEST_INTEGER:
+        raise wrong(key, "a whole number below 2**63", value)
+    return number
+
+
+def _whole(value: Any, key: str) -> int:
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
+    if isinstance(value, str) and len(value) <= _SHOWN and _INTEGER.fullmatch(value):
         return int(value)
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
         value = float(value)
@@ -195,19 +210,28 @@ def is_number(value: Any) -> bool:
 def _coerce_float(value: Any, key: str) -> float:
     number = math.nan
     if is_number(value):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
     elif isinstance(value, str):
         try:
             number = float(value)
         except ValueError:
             raise wrong(key, "a number", value) from None
+    if not is_number(value) and not isinstance(value, str):
+        raise wrong(key, "a number", value)
     if not math.isfinite(number):
-        raise wrong(key, "a finite number" if isinstance(value, str | float) else "a number", value)
+        raise wrong(key, "a finite number", value)
+    if abs(number) > _LARGEST_FLOAT:
+        raise wrong(key, "a number that float32 can hold", value)
     return number
 
 
 def _coerce_str(value: Any, key: str) -> str:
     if isinstance(value, str):
+        if "\0" in value:
+            raise wrong(key, "text without a null character", value)
         return str(value)
     if isinstance(value, PathLike):
         return str(fspath(value))

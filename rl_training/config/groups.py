@@ -14,6 +14,13 @@ from rl_training.errors import nearest
 from rl_training.registry import algorithm_class
 
 _ENCODERS = ("auto", "mlp")
+# Bounds far above what is of use, so that a slip of the keyboard is refused in one line instead of
+# by running out of memory.
+_WIDEST_LAYER = 65_536
+_DEEPEST_NETWORK = 1000
+_MOST_ENVIRONMENTS = 65_536
+_MOST_THREADS = 1024
+_LARGEST_CLIP = 1e6
 
 
 @dataclass(kw_only=True)
@@ -37,13 +44,18 @@ class ModelConfig:
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value."""
         for index, size in enumerate(self.hidden_sizes):
-            at_least(f"model.hidden_sizes[{index}]", size, 1)
+            between(f"model.hidden_sizes[{index}]", size, 1, _WIDEST_LAYER)
         if self.encoder not in _ENCODERS and ":" not in self.encoder:
             hint = nearest(self.encoder, _ENCODERS)
             message = (
                 f"model.encoder: expected auto, mlp or 'module:Class', not {self.encoder!r}.{hint}"
             )
             raise ConfigKeyError("model.encoder", message)
+        require(
+            len(self.hidden_sizes) <= _DEEPEST_NETWORK,
+            "model.hidden_sizes",
+            f"must be at most {_DEEPEST_NETWORK} layers, not {len(self.hidden_sizes)}",
+        )
         require(
             self.network is None or ":" in self.network,
             "model.network",
@@ -68,12 +80,13 @@ class EnvConfig:
 
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value."""
-        require(
-            self.clip_observation > 0,
-            "env.clip_observation",
-            f"must be above 0, not {self.clip_observation}",
-        )
-        require(self.clip_reward > 0, "env.clip_reward", f"must be above 0, not {self.clip_reward}")
+        for name in ("clip_observation", "clip_reward"):
+            value = getattr(self, name)
+            require(
+                0 < value <= _LARGEST_CLIP,
+                f"env.{name}",
+                f"must be above 0 and at most {_LARGEST_CLIP:,.0f}, not {value}",
+            )
 
 
 @dataclass(kw_only=True)
@@ -101,7 +114,7 @@ class EvaluationConfig:
         """Raise ConfigKeyError for an impossible value."""
         at_least("evaluation.interval", self.interval, 1)
         at_least("evaluation.episodes", self.episodes, 1)
-        at_least("evaluation.num_envs", self.num_envs, 1)
+        between("evaluation.num_envs", self.num_envs, 1, _MOST_ENVIRONMENTS)
         at_least("evaluation.seed", self.seed, 0)
         at_least("evaluation.patience", self.patience, 1)
         for name in ("stop_on_return", "patience"):
@@ -205,10 +218,16 @@ class TrainConfig:
         require(bool(self.output_dir), "output_dir", "must name a directory")
         at_least("seed", self.seed, 0)
         at_least("total_timesteps", self.total_timesteps, 1)
-        at_least("num_envs", self.num_envs, 1)
-        at_least("torch_threads", self.torch_threads, 1)
+        between("num_envs", self.num_envs, 1, _MOST_ENVIRONMENTS)
+        between("torch_threads", self.torch_threads, 1, _MOST_THREADS)
 
 
 def at_least(key: str, value: int | None, minimum: int) -> None:
     """Raise ConfigKeyError when a number that is given is below ``minimum``."""
     require(value is None or value >= minimum, key, f"must be at least {minimum}, not {value}")
+
+
+def between(key: str, value: int, minimum: int, maximum: int) -> None:
+    """Raise ConfigKeyError when a number lies outside of its bounds."""
+    at_least(key, value, minimum)
+    require(value <= maximum, key, f"must be at most {maximum:,}, not {value}")

@@ -46,12 +46,24 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                problem = "a key must be text, not a list or a mapping"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             if key_node.value in seen:
                 problem = f"key {key_node.value!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if isinstance(key_node, yaml.ScalarNode):
-                seen.add(key_node.value)
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, OverflowError, AttributeError, TypeError) as error:
+            # A tag that the text does not fit: !!int abc, !!timestamp x; thousands of digits.
+            kind = node.tag.rpartition(":")[2]
+            text = str(node.value)[:40]
+            problem = f"{text!r} cannot be read as {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_decimal(self, node: yaml.ScalarNode) -> int:
         return int(self.construct_scalar(node))  # no octal 010, no sexagesimal 1:30

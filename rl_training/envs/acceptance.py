@@ -1,8 +1,11 @@
-"""Which environments of a user's own are taken: none that resets behind the library's back."""
+"""Which environments of a user's own are taken: none that resets behind the library's back, and
+none whose running statistics a checkpoint would not hold.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -14,19 +17,58 @@ from rl_training.errors import UserError
 _REMEDY = "build it with autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED"
 
 
-def require_no_autoreset(env: gymnasium.Env[Any, Any]) -> None:
-    """Raise when a wrapper of ``env`` resets it inside ``step``.
+_INSTEAD = {
+    "NormalizeReward": "env.normalize_reward",
+    "NormalizeObservation": "env.normalize_observation",
+}
+_NORMALIZERS = {
+    name: (getattr(gymnasium.wrappers, name), getattr(gymnasium.wrappers.vector, name))
+    for name in _INSTEAD
+}
+_STATISTICS = {"NormalizeReward": "return_rms", "NormalizeObservation": "obs_rms"}
+
+
+def require_usable(env: Any) -> None:
+    """Raise when a wrapper of ``env``, of one environment or of a vector, resets it inside
+    ``step`` or normalises by statistics of its own.
 
     Raises:
-        UserError: gymnasium's ``Autoreset`` is among the wrappers.
+        UserError: gymnasium's ``Autoreset``, ``NormalizeReward`` or ``NormalizeObservation`` is
+            among the wrappers.
     """
     layer: Any = env
-    while isinstance(layer, gymnasium.Wrapper):
+    while isinstance(layer, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         if isinstance(layer, gymnasium.wrappers.Autoreset):
             raise UserError(
                 f"{env} resets itself (wrapper Autoreset); pass it without that wrapper."
             )
+        for wrapper, kinds in _NORMALIZERS.items():
+            if isinstance(layer, kinds) and layer.update_running_mean:
+                _refuse_normalizer(wrapper, env)
         layer = layer.env
+
+
+def _refuse_normalizer(wrapper: str, env: Any) -> NoReturn:
+    raise UserError(
+        f"{env}: the running statistics of its wrapper {wrapper} would be in no checkpoint and "
+        f"differ from row to row; leave it out and set {_INSTEAD[wrapper]}."
+    )
+
+
+def require_own_environments(envs: Sequence[Any]) -> None:
+    """Raise when one environment object stands in several rows, where each would disturb the other.
+
+    Raises:
+        UserError: names the rows.
+    """
+    rows: dict[int, int] = {}
+    for row, env in enumerate(envs):
+        first = rows.setdefault(id(env.unwrapped), row)
+        if first != row:
+            raise UserError(
+                f"rows {first} and {row} are the same {type(env.unwrapped).__name__} object: every "
+                "row needs an environment of its own; give a callable that makes a new one."
+            )
 
 
 def require_usable_vector(vector: Any) -> None:
@@ -34,12 +76,14 @@ def require_usable_vector(vector: Any) -> None:
     left alone.
 
     A vector environment of gymnasium's own with autoreset DISABLED can. Any other is tried out: it
-    is reset, stepped and reset in one row, and the observations of the other rows compared.
+    is reset, stepped and reset in one row, and the observations of the other rows compared. Its
+    wrappers are looked at as `require_usable` does, and no environment may stand in two rows.
 
     Raises:
         UserError: autoreset SAME_STEP, or rows that a masked reset disturbs; the message names the
             remedy.
     """
+    _require_usable_layers(vector)
     name = type(vector).__name__
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if mode == AutoresetMode.SAME_STEP:
@@ -71,6 +115,22 @@ def require_usable_vector(vector: Any) -> None:
             f"{name} resets every row when asked to reset one, so its episodes cannot be told "
             f"apart; {_REMEDY}."
         )
+
+
+def _require_usable_layers(vector: Any) -> None:
+    require_usable(vector)
+    inner = getattr(vector, "unwrapped", vector)
+    envs = getattr(inner, "envs", ())
+    require_own_environments(envs)
+    for env in envs:
+        require_usable(env)
+    if isinstance(inner, AsyncVectorEnv):
+        # The wrappers are in other processes; what they have says which they are.
+        for wrapper, statistics in _STATISTICS.items():
+            parts = [inner.call("has_wrapper_attr", statistics)]
+            parts.append(inner.call("has_wrapper_attr", "update_running_mean"))
+            if any(all(has) for has in zip(*parts, strict=True)):
+                _refuse_normalizer(wrapper, vector)
 
 
 def _masked_reset_spares_others(vector: Any, name: str) -> bool:

@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.normalize import Normalizer
-from rl_training.envs.replay import ActionLog, Replayed, replay, require_equal
+from rl_training.envs.randomness import GeneratorWatch
+from rl_training.envs.replay import (
+    ActionLog,
+    Finished,
+    Replayed,
+    replay,
+    replay_finished,
+    require_equal,
+)
 from rl_training.envs.rows import RowError, Rows, RowStep
 from rl_training.envs.seeding import episode_seed
 from rl_training.envs.spaces import ActionMap
@@ -65,7 +73,8 @@ class Episodes:
         self.observation: Array = np.empty(0)
         self._close = close
         self._to_env = action_map.to_env
-        self._step_rows = rows.step
+        self._watch = GeneratorWatch(name)
+        self._step_rows = self._watched_step
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -76,6 +85,7 @@ class Episodes:
         self.indices = [-1] * self.num_envs
         self.returns: Array = np.zeros(self.num_envs, np.float64)
         self.lengths: Array = np.zeros(self.num_envs, np.int64)
+        self._finished: list[Finished | None] = [None] * self.num_envs
 
     @property
     def started(self) -> bool:
@@ -110,7 +120,24 @@ class Episodes:
         ended: list[int] = []
         if True in terminated or True in truncated:
             ended = [row for row in range(self.num_envs) if terminated[row] or truncated[row]]
+            self._keep(ended)
         return Transition(step, reward, self.returns, self.lengths, ended)
+
+    def _watched_step(self, actions: Array) -> RowStep:
+        step = self._watch.call("steps", self.rows.step, actions)
+        if self._watch.over("steps"):
+            self._step_rows = self.rows.step
+        return step
+
+    def _keep(self, ended: Sequence[int]) -> None:
+        """Remember how the episodes of the rows ``ended`` came to their end."""
+        self.log.finish(ended)
+        for row in ended:
+            self._finished[row] = Finished(
+                episode_seed(self.seed, row, self.indices[row]),
+                np.array(self.observation[row]),
+                float(self.returns[row]),
+            )
 
     def renew(self, ended: Sequence[int]) -> Array:
         """Begin new episodes in the rows ``ended`` and return the raw observations of all rows,
@@ -137,7 +164,9 @@ class Episodes:
             self.indices[row] += 1
         seeds = [episode_seed(self.seed, row, self.indices[row]) for row in rows]
         try:
-            return self.rows.reset(rows, seeds)
+            if self._watch.over("resets"):
+                return self.rows.reset(rows, seeds)
+            return self._watch.call("resets", self.rows.reset, rows, seeds)
         except Exception as error:
             self._fail(error, np.zeros(self.num_envs, np.int64))
 
@@ -172,11 +201,13 @@ class Episodes:
             "lengths": self.lengths,
             "observation": self.observation,
             "actions": self.log.episodes(),
+            "finished": self._finished_state(),
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, approximate: bool = False) -> None:
-        """Replay every running episode and verify that it arrives where the state says.
+        """Replay every row's last finished episode, unless it is long, and its running one, and
+        verify that they arrive where the state says.
 
         With ``approximate`` every row begins its next episode instead.
 
@@ -202,6 +233,19 @@ class Episodes:
             return
         self._replay(state)
 
+    def _finished_state(self) -> list[dict[str, Any] | None]:
+        return [
+            None
+            if last is None or actions is None
+            else {
+                "seed": last.seed,
+                "actions": actions,
+                "observation": last.observation,
+                "return": last.episode_return,
+            }
+            for last, actions in zip(self._finished, self.log.finished(), strict=True)
+        ]
+
     def _load_normalizer(self, state: dict[str, Any] | None) -> None:
         if (state is None) != (self.normalizer is None):
             saved, now = ("off", "on") if state is None else ("on", "off")
@@ -215,6 +259,7 @@ class Episodes:
     def _replay(self, state: dict[str, Any]) -> None:
         actions = [np.asarray(episode) for episode in state["actions"]]
         filler = self._valid_actions()
+        finished = self._verify_finished(state.get("finished") or [None] * self.num_envs, filler)
         seeds = [episode_seed(self.seed, row, index) for row, index in enumerate(self.indices)]
         try:
             arrived = replay(self.rows, seeds, actions, filler)
@@ -226,7 +271,35 @@ class Episodes:
         require_equal(recorded, arrived, self.name)
         self.observation, self.returns = recorded.observation, recorded.returns
         self.lengths = np.array([len(episode) for episode in actions], np.int64)
-        self.log.restore(actions, filler)
+        self.log.restore(actions, filler, finished)
+
+    def _verify_finished(
+        self, saved: Sequence[dict[str, Any] | None], filler: Array
+    ) -> list[Array | None]:
+        """Replay the finished episodes in ``saved``, compare, and return each row's actions."""
+        self._finished = [
+            None
+            if each is None
+            else Finished(int(each["seed"]), np.array(each["observation"]), float(each["return"]))
+            for each in saved
+        ]
+        actions = [None if each is None else np.asarray(each["actions"]) for each in saved]
+        rows = [row for row, last in enumerate(self._finished) if last is not None]
+        if not rows:
+            return actions
+        episodes = [np.empty(0) if each is None else each for each in actions]
+        try:
+            arrived = replay_finished(
+                self.rows, [last.seed if last else 0 for last in self._finished], episodes, filler
+            )
+        except Exception as error:
+            self._fail(error, np.array([len(episode) for episode in episodes]))
+        recorded = Replayed(arrived.observation.copy(), arrived.returns.copy(), [])
+        for row, last in enumerate(self._finished):
+            if last is not None:
+                recorded.observation[row], recorded.returns[row] = last[1:]
+        require_equal(recorded, arrived, self.name, rows=rows, which="last finished")
+        return actions
 
     def _valid_actions(self) -> Array:
         space = self.action_map.space

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rl_training.envs.acceptance import require_no_autoreset, require_usable_vector
+from rl_training.envs.acceptance import (
+    require_own_environments,
+    require_usable,
+    require_usable_vector,
+)
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
-from rl_training.envs.workers import in_worker, start_method
+from rl_training.envs.workers import close_vector, start_workers
 from rl_training.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,7 +61,7 @@ def make_env(
 def _finish(env: Any, seed: int, index: int, record_episode_statistics: bool) -> Environment:
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{env!r} is not a gymnasium environment.")
-    require_no_autoreset(env)
+    require_usable(env)
     if record_episode_statistics:
         env = gymnasium.wrappers.RecordEpisodeStatistics(env)
     return SeededEpisodes(env, seed=seed, index=index)
@@ -94,11 +98,10 @@ def _vectorize(
         raise UserError(f"num_envs must be at least 1, got {count}.")
     makers = [functools.partial(make, index) for index in range(count)]
     if config.env.vectorization == "sync":
-        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
-    makers_in_workers = [functools.partial(in_worker, maker) for maker in makers]
-    return AsyncVectorEnv(
-        makers_in_workers, autoreset_mode=AutoresetMode.DISABLED, context=start_method()
-    )
+        vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+        require_own_environments(vector.envs)
+        return vector
+    return start_workers(makers)
 
 
 def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> AnyVector:
@@ -186,7 +189,7 @@ def make_batched_env(
             normalizer=normalizer,
         )
     except UserError:
-        vector.close()
+        close_vector(vector)
         raise
 
 

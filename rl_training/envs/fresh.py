@@ -53,6 +53,7 @@ def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[
     if factories:
         return _drawn(factories[0], render_mode)
     if isinstance(env, gymnasium.Env) and env.spec is not None:
+        _require_rebuildable(env.spec)
         return functools.partial(gymnasium.make, env.spec, render_mode=render_mode)
     if callable(env):
         return _drawn(env, render_mode)
@@ -60,6 +61,16 @@ def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[
         f"{type(env).__name__} does not say how to make another environment like it, "
         "which evaluation needs: give a callable that makes one, or evaluate(env=...)."
     )
+
+
+def _require_rebuildable(spec: Any) -> None:
+    for wrapper in spec.additional_wrappers:
+        if wrapper.kwargs is None:
+            raise UserError(
+                f"the wrapper {wrapper.name} of {spec.id} does not say how to make another one "
+                "(gymnasium.utils.RecordConstructorArgs), which evaluation needs: give a callable "
+                "that makes the environment, or evaluate(env=...)."
+            )
 
 
 def _drawn(make: Callable[[], Any], render_mode: str | None) -> Callable[[], Any]:

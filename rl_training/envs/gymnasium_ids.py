@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from typing import Any
 
@@ -11,6 +12,12 @@ import gymnasium
 from rl_training.arguments import PYTHON_ENVIRONMENT
 from rl_training.errors import UserError, nearest
 
+_WRONG_ARGUMENTS = re.compile(
+    r"unexpected keyword argument|takes no (keyword )?arguments|multiple values for|"
+    r"missing \d+ required|invalid keyword argument"
+)
+# Of gymnasium.make itself, of Python's calls, and what the library decides.
+_RESERVED = ("id", "self", "disable_env_checker", "vectorization_mode")
 _EXTRA_OF_PACKAGE = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 
@@ -28,6 +35,7 @@ def make_by_id(
         name = env_id.removeprefix(PYTHON_ENVIRONMENT)
         raise UserError(f"the environment was given in Python, as {name}: pass it again as env=...")
     spec = _spec(env_id)
+    _check_arguments(env_kwargs)
     kwargs = dict(env_kwargs) if render_mode is None else {**env_kwargs, "render_mode": render_mode}
     try:
         # The checker judges environments of others and costs time at every step; shapes are checked
@@ -43,9 +51,10 @@ def make_by_id(
     except gymnasium.error.Error as error:
         raise UserError(f"{env_id} cannot be made: {_one_line(error)}") from error
     except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
+        if not _WRONG_ARGUMENTS.search(str(error)):
             raise
-        if render_mode is not None and "'render_mode'" in str(error):
+        # A class without a constructor says only that it takes no arguments.
+        if render_mode is not None and ("'render_mode'" in str(error) or not env_kwargs):
             raise UserError(
                 f"{env_id} cannot render {render_mode!r}: it takes no render_mode."
             ) from error
@@ -56,8 +65,29 @@ def make_by_id(
     return env
 
 
+def _check_arguments(env_kwargs: dict[str, Any]) -> None:
+    for name in _RESERVED:
+        if name in env_kwargs:
+            raise UserError(f"env_kwargs: {name!r} is not an argument of an environment.")
+    mode = env_kwargs.get("render_mode")
+    if not isinstance(mode, str | None):
+        raise UserError(f"env_kwargs: render_mode must be text or null, not {mode!r}.")
+    steps = env_kwargs.get("max_episode_steps", 1)
+    whole = isinstance(steps, int) and not isinstance(steps, bool) and (steps > 0 or steps == -1)
+    if steps is not None and not whole:
+        raise UserError(
+            "env_kwargs: max_episode_steps must be a whole number of at least 1, or -1 for no "
+            f"limit, not {steps!r}."
+        )
+
+
 def _spec(env_id: str) -> Any:
     module, separator, name = env_id.rpartition(":")
+    if separator and not all(part.isidentifier() for part in module.split(".")):
+        raise UserError(
+            f"environment {env_id!r}: {module!r} names no module; "
+            "the form is 'my_package:MyEnv-v0'."
+        )
     if separator:
         _import_module(module, env_id)
     elif name.startswith("ALE/") or "NoFrameskip-v4" in name:

@@ -19,7 +19,12 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
     Raises:
         UserError: the shape is neither the space's nor a batch of it.
     """
-    array = np.asarray(observation)
+    try:
+        array = np.asarray(observation)
+    except ValueError as error:
+        raise UserError("the observation is no array: its parts have different lengths.") from error
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"the observation holds no numbers but {array.dtype}.")
     shape = tuple(space.shape)
     single = array.shape == shape
     if not single and array.shape[1:] != shape:

@@ -1,5 +1,8 @@
 """Exact resume without simulator state: the actions of every running episode are logged, and
 replayed from its seed.
+
+The last finished episode of every row is kept too, when it is no longer than
+``VERIFIED_LENGTH``: replaying it shows what the first steps of a running one may not.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from rl_training.envs.rows import Rows
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
+
+VERIFIED_LENGTH = 2000
+"""Steps up to which a finished episode is kept and replayed at load."""
 
 
 class ResumeError(UserError):
@@ -34,6 +40,8 @@ class ActionLog:
         self.num_envs = num_envs
         self._steps: list[Array] = []
         self._starts = [0] * num_envs
+        # Of each row's last finished episode: where it lies among the steps, or its actions.
+        self._finished: list[range | Array | None] = [None] * num_envs
         self._prune_at = 1024
         self.append = self._steps.append
 
@@ -49,25 +57,54 @@ class ActionLog:
         if now >= self._prune_at:
             self._prune()
 
+    def finish(self, rows: Sequence[int]) -> None:
+        """Note that the running episodes of ``rows`` have come to their own end."""
+        now = len(self._steps)
+        for row in rows:
+            start = self._starts[row]
+            self._finished[row] = range(start, now) if now - start <= VERIFIED_LENGTH else None
+
     def _prune(self) -> None:
-        first = min(self._starts)
+        running = min(self._starts)
+        # A finished episode lies further back only where its row was reset again and again.
+        if any(
+            isinstance(each, range) and each.start < running - VERIFIED_LENGTH
+            for each in self._finished
+        ):
+            self._finished = list(self.finished())
+        first = min([running, *(each.start for each in self._finished if isinstance(each, range))])
         del self._steps[:first]
         self._starts = [start - first for start in self._starts]
+        self._finished = [
+            range(each.start - first, each.stop - first) if isinstance(each, range) else each
+            for each in self._finished
+        ]
         # Twice what is left: the cost of pruning stays a constant per step.
         self._prune_at = max(1024, 2 * len(self._steps))
 
     def episodes(self) -> list[Array]:
         """Return each row's actions since its episode began, ``[length, *act]``."""
-        return [self._episode(row, start) for row, start in enumerate(self._starts)]
+        return [self._episode(row, self._steps[start:]) for row, start in enumerate(self._starts)]
 
-    def _episode(self, row: int, start: int) -> Array:
-        steps = self._steps[start:]
+    def finished(self) -> list[Array | None]:
+        """Return the actions of each row's last finished episode; None where it is too long."""
+        return [
+            self._episode(row, self._steps[each.start : each.stop])
+            if isinstance(each, range)
+            else each
+            for row, each in enumerate(self._finished)
+        ]
+
+    def _episode(self, row: int, steps: list[Array]) -> Array:
         return np.stack([actions[row] for actions in steps]) if steps else np.empty(0)
 
-    def restore(self, episodes: Sequence[Array], empty: Array) -> None:
-        """Take over what :meth:`episodes` returned; ``empty`` ``[N, *act]`` fills the steps before
-        a row's episode.
+    def restore(
+        self, episodes: Sequence[Array], empty: Array, finished: Sequence[Array | None] = ()
+    ) -> None:
+        """Take over what :meth:`episodes` and :meth:`finished` returned; ``empty`` ``[N, *act]``
+        fills the steps before a row's episode.
         """
+        self._finished = list(finished) or [None] * self.num_envs
         length = max(len(episode) for episode in episodes)
         self._starts = [length - len(episode) for episode in episodes]
         self._steps[:] = aligned_actions(episodes, empty)
@@ -94,6 +131,16 @@ class Replayed(NamedTuple):
     """float64 ``[N]``: the rewards of each episode, added up in order."""
     ended: list[int]
     """Rows whose episode ended during the replay, which the recorded one did not."""
+
+
+class Finished(NamedTuple):
+    """A row's last finished episode, but for its actions."""
+
+    seed: int
+    """Its reset seed."""
+    observation: Array
+    """Its last, raw, ``[*obs]``."""
+    episode_return: float
 
 
 def replay(rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: Array) -> Replayed:
@@ -132,13 +179,42 @@ def replay(rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: 
     return Replayed(observation, returns, sorted(ended))
 
 
-def require_equal(recorded: Replayed, replayed: Replayed, name: str) -> None:
-    """Compare two arrivals bit by bit.
+def replay_finished(
+    rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: Array
+) -> Replayed:
+    """Replay whole episodes and return where they end.
+
+    ``ended`` are the rows whose episode did not end with its last action, but before or not at all.
+    Rows with an empty episode take part without meaning.
+    """
+    arrived = replay(rows, seeds, [episode[:-1] for episode in episodes], filler)
+    last = filler.copy()
+    for row, episode in enumerate(episodes):
+        if len(episode):
+            last[row] = episode[-1]
+    step = rows.step(last)
+    going_on = {
+        row for row in range(rows.num_envs) if not (step.terminated[row] or step.truncated[row])
+    }
+    return Replayed(
+        step.observation, arrived.returns + step.reward, sorted(going_on | {*arrived.ended})
+    )
+
+
+def require_equal(
+    recorded: Replayed,
+    replayed: Replayed,
+    name: str,
+    *,
+    rows: Sequence[int] | None = None,
+    which: str = "running",
+) -> None:
+    """Compare two arrivals bit by bit, in ``rows`` (None: in all).
 
     Raises:
         ResumeError: naming the environment, the first row that differs, and the way out.
     """
-    for row in range(len(recorded.returns)):
+    for row in range(len(recorded.returns)) if rows is None else rows:
         same = (
             row not in replayed.ended
             and recorded.observation[row].tobytes() == replayed.observation[row].tobytes()
@@ -146,8 +222,7 @@ def require_equal(recorded: Replayed, replayed: Replayed, name: str) -> None:
         )
         if not same:
             raise ResumeError(
-                f"{name}: environment {row} does not reproduce its running episode from its seed "
-                "and actions, so the run "
-                "cannot resume exactly; resume with `--resume approximate` to go on with fresh "
-                "episodes."
+                f"{name}: environment {row} does not reproduce its {which} episode from its seed "
+                "and actions, so the run cannot resume exactly; resume "
+                "with `--resume approximate` to go on with fresh episodes."
             )

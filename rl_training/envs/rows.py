@@ -12,6 +12,9 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
+from rl_training.envs.spaces import require_integers
+from rl_training.envs.workers import dead_worker
+
 Array = NDArray[Any]
 
 
@@ -67,6 +70,8 @@ class LoopedRows:
         self._dtype = space.dtype
         self._envs: list[gymnasium.Env[Any, Any]] = list(vector.envs)
         self._steps = [env.step for env in self._envs]
+        self._space = space
+        self._unchecked = {"reset", "step"}
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`Rows`."""
@@ -83,6 +88,8 @@ class LoopedRows:
                 truncated.append(limit)
         except Exception as error:
             raise RowError(len(observations)) from error
+        if self._unchecked:
+            self._check(observations, "step")
         return RowStep(
             self._stack(observations),
             # Some environments return rewards of shape [1].
@@ -99,9 +106,17 @@ class LoopedRows:
                 observation, _ = self._envs[row].reset(seed=seed)
             except Exception as error:
                 raise RowError(row) from error
+            if self._unchecked:
+                self._check([observation], "reset")
             # A copy: an environment may hand out the array that its next reset overwrites.
             observations.append(np.array(observation, self._dtype))
         return self._stack(observations)
+
+    def _check(self, observations: list[Any], after: str) -> None:
+        if after in self._unchecked:
+            for observation in observations:
+                require_integers(observation, self._space)
+            self._unchecked.discard(after)
 
     def _stack(self, observations: list[Any]) -> Array:
         # Copies, so that an environment may go on writing into the array it returned.
@@ -128,7 +143,7 @@ class BatchedRows:
         try:
             observation, reward, terminated, truncated, _ = self._vector.step(actions)
         except Exception as error:
-            raise RowError(self._failed_row()) from error
+            raise self._failure(error)  # noqa: B904  it has a cause
         return RowStep(
             np.array(observation, self._dtype),
             np.array(reward, np.float64),
@@ -149,8 +164,18 @@ class BatchedRows:
         try:
             observation, _ = self._vector.reset(seed=by_row, options=options)
         except Exception as error:
-            raise RowError(self._failed_row()) from error
+            raise self._failure(error)  # noqa: B904  it has a cause
         return np.array(observation, self._dtype)[list(rows)]
+
+    def _failure(self, error: Exception) -> RowError:
+        if isinstance(error, EOFError | OSError) and hasattr(self._vector, "processes"):
+            row, what = dead_worker(self._vector)
+            failure = RowError(row)
+            failure.__cause__ = RuntimeError(f"{what}: {type(error).__name__}")
+            return failure
+        failure = RowError(self._failed_row())
+        failure.__cause__ = error
+        return failure
 
     def _failed_row(self) -> int | None:
         # AsyncVectorEnv forgets the pipe of a worker that failed, and says no more about which one

@@ -9,6 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rl_training.envs.spaces import require_integers
+
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:
     """Return the 31-bit seed of one episode, from ``SeedSequence((seed, environment, episode))``.
@@ -32,6 +34,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Wrap environment number ``index`` of a run seeded by ``seed``."""
         super().__init__(env)
         self._seed, self._index, self._episode = seed, index, 0
+        self._unchecked = True
         # The wrapped method itself: a step costs no extra call.
         self.step = env.step  # type: ignore[method-assign]
 
@@ -43,4 +46,8 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             seed = episode_seed(self._seed, self._index, self._episode)
             self._episode += 1
         self.env.action_space.seed(seed)
-        return self.env.reset(seed=seed, options=options)
+        observation, information = self.env.reset(seed=seed, options=options)
+        if self._unchecked:  # here and not by the vector alone: a worker's buffer casts silently
+            require_integers(observation, self.env.observation_space)
+            self._unchecked = False
+        return observation, information

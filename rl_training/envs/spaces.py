@@ -44,6 +44,22 @@ def require_supported(observation_space: Any, action_space: Any, name: str) -> N
         )
 
 
+def require_integers(observation: Any, space: Any) -> None:
+    """Raise when ``space`` says integers and ``observation`` is something else, which a cast would
+    truncate in silence.
+
+    Raises:
+        UserError: names both dtypes.
+    """
+    kind = getattr(getattr(space, "dtype", None), "kind", "")
+    given = np.asarray(observation).dtype
+    if kind in "iu" and kind and given.kind not in "iub":
+        raise UserError(
+            f"the observation space says {space.dtype}, and an environment returned a {given} "
+            "observation: give the space the dtype of its observations."
+        )
+
+
 def space_to_dict(space: Any) -> dict[str, Any]:
     """Return ``space`` as JSON-ready values; :func:`space_from_dict` is the exact inverse.
 
@@ -126,7 +142,8 @@ def action_spec(
     if squash or not space.is_bounded("both"):
         return Unbounded(shape=shape, dtype=torch.float32, device="cpu")
     low, high = (
-        torch.from_numpy(np.float32(bound)).expand(shape) for bound in (space.low, space.high)
+        torch.from_numpy(np.asarray(bound, np.float32)).expand(shape)
+        for bound in (space.low, space.high)
     )
     return Bounded(low, high, shape=shape, dtype=torch.float32, device="cpu")
 

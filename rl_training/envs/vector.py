@@ -23,6 +23,7 @@ from rl_training.envs.spaces import (
     require_supported,
 )
 from rl_training.envs.tensors import DONE_KEYS, TensorSteps
+from rl_training.envs.workers import close_vector
 
 _CPU = torch.device("cpu")
 
@@ -232,7 +233,7 @@ class VectorEnv(EnvBase):
 
     def _close_vector(self) -> None:
         if not getattr(self.vector, "closed", False):
-            self.vector.close()
+            close_vector(self.vector)
 
 
 def _to_nested(source: Any) -> dict[str, Any]:

@@ -1,12 +1,21 @@
-"""What an environment's own process needs before it builds the environment."""
+"""Environments in processes of their own: how they start, fail and end."""
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from typing import Any
+
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from rl_training.errors import UserError
+
+_LAST_WORDS = 5.0
+"""Seconds that a worker gets to be seen to have ended."""
 
 
 def start_method() -> str | None:
@@ -18,14 +27,94 @@ def start_method() -> str | None:
     return "fork" if sys.platform == "linux" else None
 
 
-def in_worker(make: Callable[[], Any]) -> Any:
-    """Build an environment; in a worker process, first leave signals to the parent.
+def start_workers(makers: Sequence[Callable[[], Any]]) -> AsyncVectorEnv[Any, Any]:
+    """Return an ``AsyncVectorEnv``, autoreset DISABLED, of the environments that ``makers`` make.
+
+    Raises:
+        UserError: what a maker raised as one.
+        RuntimeError: an environment could not be made in its worker; names its row.
+    """
+    failures = multiprocessing.get_context(start_method()).SimpleQueue()
+    workers = [
+        functools.partial(in_worker, row, maker, failures) for row, maker in enumerate(makers)
+    ]
+    # Apart from __init__: the object is needed where that fails half-way.
+    vector: Any = AsyncVectorEnv.__new__(AsyncVectorEnv)
+    try:
+        vector.__init__(workers, autoreset_mode=AutoresetMode.DISABLED, context=start_method())
+    except (EOFError, OSError) as error:
+        row, cause = dead_worker(vector)
+        kind, text = "", f"environment {row} could not be made: {cause}."
+        if not failures.empty():
+            kind, text = failures.get()
+        release_workers(vector)
+        raise (UserError if kind == "UserError" else RuntimeError)(text) from error
+    finally:
+        failures.close()
+    return vector
+
+
+def in_worker(row: int, make: Callable[[], Any], failures: Any) -> Any:
+    """Build environment number ``row``; in a worker process, first leave signals to the parent.
 
     Ctrl-C reaches every process of the terminal: the parent finishes its iteration and needs its
     workers for that. And a handler inherited from the parent would keep a worker from being
-    terminated.
+    terminated. What ``make`` raises there goes into ``failures``: gymnasium's worker would take it
+    to its grave.
     """
-    if multiprocessing.parent_process() is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return make()
+    if multiprocessing.parent_process() is None:
+        return make()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        return make()
+    except UserError as error:
+        failures.put(("UserError", str(error)))
+    except Exception as error:
+        text = f"environment {row} could not be made: {type(error).__name__}: {error}"
+        failures.put(("RuntimeError", text))
+    raise SystemExit(1)
+
+
+def dead_worker(vector: Any) -> tuple[int | None, str]:
+    """Return the row of a worker of ``vector`` that ended on its own, and what to say about it."""
+    processes = getattr(vector, "processes", [])
+    # The pipe may break a little before the process can be seen to have ended.
+    ended = connection.wait([process.sentinel for process in processes], timeout=_LAST_WORDS)
+    for row, process in enumerate(processes):
+        if process.sentinel in ended:
+            process.join(_LAST_WORDS)
+            return row, f"its worker process ended (exit code {process.exitcode})"
+    return None, "a worker process does not answer"
+
+
+def release_workers(vector: Any) -> None:
+    """End what is left of an ``AsyncVectorEnv``'s workers, and give back its descriptors.
+
+    Gymnasium leaves those to the garbage collector, for which a training of many evaluations is too
+    long.
+    """
+    for process in getattr(vector, "processes", []):
+        if process.is_alive():
+            process.terminate()
+        process.join()
+        process.close()
+    for pipe in getattr(vector, "parent_pipes", []):
+        if pipe is not None:
+            pipe.close()
+    vector.processes, vector.parent_pipes = [], []
+    vector.error_queue = vector.observations = None
+    vector.closed = True
+
+
+def close_vector(vector: Any) -> None:
+    """Close a vector environment of any kind, with whatever its workers hold."""
+    inner = getattr(vector, "unwrapped", vector)
+    if not isinstance(inner, AsyncVectorEnv):
+        vector.close()
+        return
+    try:
+        if all(process.is_alive() for process in inner.processes):
+            vector.close()
+    finally:
+        release_workers(inner)

@@ -54,13 +54,18 @@ def build_actor_critic(
         UserError: a network that does not fit, or one that was given in Python and is missing now.
     """
     discrete = action_space["type"] == "Discrete"
-    num_actions = action_space["n"] if discrete else math.prod(action_space["shape"])
+    action_shape = () if discrete else tuple(action_space["shape"])
+    num_actions = action_space["n"] if discrete else math.prod(action_shape)
     if networks is not None:
         if not issubclass(TensorDictActorCritic, cls):
             raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
         policy, value = networks
         return TensorDictActorCritic(
-            policy=policy, value=value, num_actions=num_actions, discrete=discrete
+            policy=policy,
+            value=value,
+            num_actions=num_actions,
+            discrete=discrete,
+            action_shape=action_shape,
         )
     if model.network == PYTHON_NETWORKS:
         raise UserError(
@@ -68,22 +73,22 @@ def build_actor_critic(
             "pass them again, load(path, networks=(policy, value))."
         )
     chosen = cls if model.network is None else import_object(model.network)
-    if isinstance(chosen, type) and not issubclass(chosen, cls):
+    # Before anything is called: what a text names may be any function of any module.
+    if not (isinstance(chosen, type) and issubclass(chosen, cls)):
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
-    made = chosen(
+    return chosen(
         make_encoder=encoder_factory(
             encoder=model.encoder,
             observation_shape=observation_shape,
             hidden_sizes=model.hidden_sizes,
             activation=model.activation,
         ),
-        make_head=head_factory(num_actions=num_actions, discrete=discrete, **head_options),
+        make_head=head_factory(
+            num_actions=num_actions, discrete=discrete, action_shape=action_shape, **head_options
+        ),
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,
     )
-    if not isinstance(made, cls):
-        raise UserError(f"model.network: {model.network} must make a {cls.__name__}.")
-    return made
 
 
 def encoder_factory(
@@ -110,6 +115,9 @@ def encoder_factory(
     cls = MLP if chosen in ("auto", "mlp") else chosen
     if isinstance(cls, str):
         raise UserError(f"model.encoder: unknown {cls!r}; allowed: auto, mlp or 'module:Class'.")
+    # Before anything is called: what a text names may be any function of any module.
+    if isinstance(encoder, str) and not isinstance(cls, type):
+        raise UserError(f"model.encoder: {encoder} must be a class, a torch.nn.Module.")
     if isinstance(cls, type) and not issubclass(cls, nn.Module):
         raise UserError(f"model.encoder: {cls.__name__} must be a torch.nn.Module.")
 
@@ -131,6 +139,7 @@ def head_factory(
     *,
     num_actions: int,
     discrete: bool,
+    action_shape: Sequence[int] | None = None,
     log_std_init: float = 0.0,
     gsde: bool = False,
     gsde_resample_interval: int = -1,
@@ -141,6 +150,7 @@ def head_factory(
         num_actions: how many discrete actions there are, or how many dimensions a continuous
             one has.
         discrete: Categorical; otherwise Gaussian.
+        action_shape: of one continuous action; None: ``(num_actions,)``.
         log_std_init: the Gaussian's first log standard deviation.
         gsde: state-dependent exploration, resampled every ``gsde_resample_interval`` steps.
     """
@@ -152,11 +162,15 @@ def head_factory(
             return StateDependentNoiseHead(
                 num_features=num_features,
                 num_actions=num_actions,
+                action_shape=action_shape,
                 log_std_init=log_std_init,
                 resample_interval=gsde_resample_interval,
             )
         return GaussianHead(
-            num_features=num_features, num_actions=num_actions, log_std_init=log_std_init
+            num_features=num_features,
+            num_actions=num_actions,
+            action_shape=action_shape,
+            log_std_init=log_std_init,
         )
 
     return make

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,14 +34,23 @@ class _ModuleCategoricalHead(CategoricalHead):
 class _ModuleGaussianHead(GaussianHead):
     """Gaussian of the ``loc`` and ``scale`` that a TensorDict module writes."""
 
-    def __init__(self, module: TensorDictModuleBase, num_actions: int) -> None:
+    def __init__(self, module: TensorDictModuleBase, action_shape: Sequence[int]) -> None:
         nn.Module.__init__(self)
-        self.num_actions = num_actions
+        self.action_shape = tuple(action_shape)
+        self.num_actions = math.prod(self.action_shape)
         self.module = module
 
     def forward(self, features: Tensor) -> Parameters:
         written = _run(self.module, features)
-        return written["loc"], written["scale"].log()
+        return self._flat(written["loc"]), self._flat(written["scale"]).log()
+
+    def _flat(self, written: Tensor) -> Tensor:
+        """Return ``[*batch, A]`` for what is either that or ``[*batch, *action_shape]``."""
+        dimensions = len(self.action_shape)
+        if dimensions == 1 or written.shape[written.ndim - dimensions :] != self.action_shape:
+            return written
+        batch = written.shape[: written.ndim - dimensions]
+        return written.reshape(*batch, self.num_actions)
 
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tensor]:
         noise = torch.randn(steps, num_envs, self.num_actions, generator=generator)
@@ -47,7 +58,7 @@ class _ModuleGaussianHead(GaussianHead):
 
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
         mean, log_std = self(features)
-        return mean + log_std.exp() * noise
+        return self._shaped(mean + log_std.exp() * noise)
 
 
 class TensorDictActorCritic(MLPActorCritic):
@@ -55,10 +66,11 @@ class TensorDictActorCritic(MLPActorCritic):
 
     Args:
         policy: writes ``logits`` ``[*batch, n]`` (discrete actions), or ``loc`` and ``scale``
-            ``[*batch, A]`` (continuous ones).
+            ``[*batch, A]`` or ``[*batch, *action_shape]`` (continuous ones).
         value: writes ``state_value`` ``[*batch, 1]``.
         num_actions: n or A.
         discrete: which of the two.
+        action_shape: of one continuous action, with A numbers; None: ``(A,)``.
     """
 
     def __init__(
@@ -68,6 +80,7 @@ class TensorDictActorCritic(MLPActorCritic):
         value: TensorDictModuleBase,
         num_actions: int,
         discrete: bool,
+        action_shape: Sequence[int] | None = None,
     ) -> None:
         nn.Module.__init__(self)
         missing = {"logits"} if discrete else {"loc", "scale"}
@@ -79,8 +92,12 @@ class TensorDictActorCritic(MLPActorCritic):
         self.architecture = "dual"
         self.encoder: nn.Module = nn.Identity()
         self.value_encoder = None
-        head = _ModuleCategoricalHead if discrete else _ModuleGaussianHead
-        self.action_head: ActionHead = head(policy, num_actions)
+        shape = (num_actions,) if action_shape is None else action_shape
+        self.action_head: ActionHead = (
+            _ModuleCategoricalHead(policy, num_actions)
+            if discrete
+            else _ModuleGaussianHead(policy, shape)
+        )
         self.value_module = value
 
     def value_parameters(self) -> list[nn.Parameter]:

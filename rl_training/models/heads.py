@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -131,19 +131,30 @@ class CategoricalHead(ActionHead):
 
 
 class GaussianHead(ActionHead):
-    """Independent Gaussians with a state-independent log standard deviation; actions ``[*batch,
-    A]``.
+    """Independent Gaussians with a state-independent log standard deviation.
 
-    Actions are stored unclipped: clipping to the bounds (or the tanh of ``squash``) happens in the
-    environment layer, so log-probabilities and divergences are those of the plain Gaussian, in
-    which a ratio of probabilities is the same number before and after the tanh.
+    Actions are ``[*batch, *action_shape]`` with A numbers each; the parameters, and all arithmetic,
+    are flat: ``[*batch, A]``. Actions are stored unclipped: clipping to the bounds (or the tanh of
+    ``squash``) happens in the environment layer, so log-probabilities and divergences are those of
+    the plain Gaussian, in which a ratio of probabilities is the same number before and after the
+    tanh.
     """
 
     parameter_keys = ("loc", "scale")
 
-    def __init__(self, *, num_features: int, num_actions: int, log_std_init: float = 0.0) -> None:
+    action_shape: tuple[int, ...]
+
+    def __init__(
+        self,
+        *,
+        num_features: int,
+        num_actions: int,
+        action_shape: Sequence[int] | None = None,
+        log_std_init: float = 0.0,
+    ) -> None:
         super().__init__()
         self.num_actions = num_actions
+        self.action_shape = (num_actions,) if action_shape is None else tuple(action_shape)
         self.layer = nn.Linear(num_features, num_actions)
         self.log_std = nn.Parameter(torch.full((num_actions,), float(log_std_init)))
 
@@ -158,23 +169,30 @@ class GaussianHead(ActionHead):
         return list((noise * self.log_std.detach().exp()).unbind(0))
 
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Return sampled actions ``[N, A]``."""
-        return functional.linear(features, self.layer.weight, self.layer.bias).add_(noise)
+        """Return sampled actions ``[N, *action_shape]``."""
+        mean = functional.linear(features, self.layer.weight, self.layer.bias)
+        return self._shaped(mean.add_(noise))
 
     def draw(self, parameters: Parameters, generator: torch.Generator | None) -> Tensor:
-        """Return sampled actions ``[*batch, A]``."""
+        """Return sampled actions ``[*batch, *action_shape]``."""
         mean, log_std = parameters
         noise = torch.empty_like(mean).normal_(generator=generator)
-        return mean + log_std.exp() * noise
+        return self._shaped(mean + log_std.exp() * noise)
 
     def mode(self, parameters: Parameters) -> Tensor:
-        """Return the means ``[*batch, A]``."""
-        return parameters[0]
+        """Return the means ``[*batch, *action_shape]``."""
+        return self._shaped(parameters[0])
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        """Return ``[*batch, A]`` as ``[*batch, *action_shape]``."""
+        if len(self.action_shape) == 1:
+            return flat
+        return flat.reshape(*flat.shape[:-1], *self.action_shape)
 
     def evaluate(self, parameters: Parameters, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy, both ``[*batch]``."""
         mean, log_std = parameters
-        normalized = (action - mean) * (-log_std).exp()
+        normalized = (action.reshape(mean.shape) - mean) * (-log_std).exp()
         log_probability = (-0.5 * normalized.square() - log_std - 0.5 * _LOG_TWO_PI).sum(-1)
         return log_probability, (log_std + 0.5 * (1.0 + _LOG_TWO_PI)).sum(-1)
 
@@ -190,11 +208,11 @@ class GaussianHead(ActionHead):
         """Return TorchRL's `IndependentNormal`, whose scale is used as it is."""
         from torchrl.modules import IndependentNormal
 
-        return IndependentNormal, {}
+        return IndependentNormal, {"event_dim": len(self.action_shape)}
 
     def torch_parameters(self, parameters: Parameters) -> Parameters:
-        """Return mean and standard deviation."""
-        return parameters[0], parameters[1].exp()
+        """Return mean and standard deviation ``[*batch, *action_shape]``."""
+        return self._shaped(parameters[0]), self._shaped(parameters[1].exp())
 
 
 class StateDependentNoiseHead(GaussianHead):
@@ -213,10 +231,13 @@ class StateDependentNoiseHead(GaussianHead):
         *,
         num_features: int,
         num_actions: int,
+        action_shape: Sequence[int] | None = None,
         log_std_init: float = 0.0,
         resample_interval: int = -1,
     ) -> None:
-        super().__init__(num_features=num_features, num_actions=num_actions)
+        super().__init__(
+            num_features=num_features, num_actions=num_actions, action_shape=action_shape
+        )
         self.num_features = num_features
         self.resample_interval = resample_interval
         self.log_std = nn.Parameter(torch.full((num_features, num_actions), float(log_std_init)))
@@ -245,9 +266,9 @@ class StateDependentNoiseHead(GaussianHead):
         return matrices
 
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Return sampled actions ``[N, A]``."""
+        """Return sampled actions ``[N, *action_shape]``."""
         mean = functional.linear(features, self.layer.weight, self.layer.bias)
-        return mean + torch.bmm(features.unsqueeze(1), noise).squeeze(1)
+        return self._shaped(mean + torch.bmm(features.unsqueeze(1), noise).squeeze(1))
 
     def exploration_state(self) -> dict[str, Any]:
         """Return the current matrix and its age in steps."""

@@ -32,6 +32,24 @@ from rl_training.workflows import TrainResult, train_with_overrides
 
 Schedule = Literal["constant", "linear"]
 
+# Far above what is of use: beyond them a run would only end in NaN, or in want of memory or years.
+_AT_MOST: dict[str, float] = {
+    "learning_rate": 1e3,
+    "auxiliary_learning_rate": 1e3,
+    "adam_epsilon": 1.0,
+    "entropy_coefficient": 1e6,
+    "value_coefficient": 1e6,
+    "clone_coefficient": 1e6,
+    "true_value_coefficient": 1e6,
+    "log_std_init": 60.0,
+    "num_steps": 10_000_000,
+    "num_epochs": 1_000_000,
+    "policy_epochs": 1_000_000,
+    "value_epochs": 1_000_000,
+    "auxiliary_epochs": 1_000_000,
+    "policy_iterations": 1_000_000,
+}
+
 
 @dataclass(kw_only=True)
 class ClippedPolicyConfig:
@@ -82,6 +100,11 @@ class ClippedPolicyConfig:
         """Refuse values that cannot be trained with, naming key and value."""
         for key in ("learning_rate", "num_steps", "clip_epsilon", "adam_epsilon"):
             self._require(getattr(self, key) > 0, key, "be positive")
+        for key, most in _AT_MOST.items():
+            if hasattr(self, key):  # some are those of PPG
+                self._require(abs(getattr(self, key)) <= most, key, f"be at most {most:,}")
+        for key in ("entropy_coefficient", "value_coefficient"):
+            self._require(getattr(self, key) >= 0, key, "not be negative")
         for key in ("max_gradient_norm", "value_clip_epsilon", "target_kl"):
             value = getattr(self, key)
             self._require(value is None or value > 0, key, "be positive or null")

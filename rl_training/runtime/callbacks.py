@@ -48,7 +48,8 @@ class TrainContext(Protocol):
     def evaluate(self) -> dict[str, Any]:
         """Evaluate the policy now and return the record.
 
-        Every callback's `Callback.on_evaluation` gets it too, before this returns.
+        Every callback's `Callback.on_evaluation` gets it too, before this returns. A stop signal
+        ends it with an exception, which is for the loop: let it pass.
         """
 
     def save_checkpoint(self, *, best: bool = False) -> None:

@@ -117,6 +117,7 @@ def save_checkpoint(
     keep_last: int,
     protect: Collection[Path] = (),
     best: bool = False,
+    draft: bool = False,
 ) -> Path:
     """Write a checkpoint, move ``latest`` to it and delete what is no longer kept.
 
@@ -132,6 +133,7 @@ def save_checkpoint(
         keep_last: How many checkpoints stay, at least 1; the best one and ``protect`` stay besides.
         protect: Checkpoints that are never deleted.
         best: Whether ``best`` moves to this checkpoint.
+        draft: Whether another one of the same step will follow and replace it.
 
     Raises:
         CheckpointWriteError: the disk is full or refuses; nothing is left of the attempt, the older
@@ -145,7 +147,10 @@ def save_checkpoint(
         checkpoints.mkdir(parents=True, exist_ok=True)
         remove_stale(checkpoints)
         path = _publish(
-            checkpoints, step, lambda directory: _write(directory, step, state, policy, config)
+            checkpoints,
+            step,
+            lambda directory: _write(directory, step, state, policy, config),
+            draft=draft,
         )
         # `best` first: a crash in between resumes from the older `latest` and comes by here again.
         if best:
@@ -206,7 +211,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> LoadedCheckpoint:
             f"{directory} holds a policy without training state: it can be evaluated, not resumed."
         )
     state = _load_state(directory, manifest, "state")
-    config = _load_json(directory, manifest, "config.json")
+    config = _load_config(directory, manifest)
     verify_files(
         directory,
         {
@@ -235,7 +240,7 @@ def load_policy(path: str | os.PathLike[str]) -> LoadedPolicy:
         directory = directory / POLICY
         manifest = read_manifest(directory)
     state = _load_state(directory, manifest, "policy")
-    config = _load_json(directory, manifest, "config.json")
+    config = _load_config(directory, manifest)
     return LoadedPolicy(path=directory, state=state, config=config, manifest=manifest)
 
 
@@ -245,7 +250,9 @@ def _manifest(directory: Path) -> dict[str, Any]:
     return read_manifest(directory)
 
 
-def _publish(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Path:
+def _publish(
+    checkpoints: Path, step: int, write: Callable[[Path], None], *, draft: bool = False
+) -> Path:
     """Let ``write`` fill a directory, then name it in one step; a failed attempt leaves nothing."""
     temporary = temporary_directory(checkpoints)
     try:
@@ -255,7 +262,7 @@ def _publish(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Pat
             if twin is not None:
                 shutil.rmtree(temporary)
                 return twin
-            target = checkpoints / step_name(checkpoints, step)
+            target = checkpoints / step_name(checkpoints, step, draft=draft)
             temporary.rename(target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -340,6 +347,13 @@ def _load_state(directory: Path, manifest: Mapping[str, Any], name: str) -> Any:
         raise damaged(
             directory / f"{name}.json", f"and {name}.safetensors do not make a state ({error})"
         ) from error
+
+
+def _load_config(directory: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    config = _load_json(directory, manifest, "config.json")
+    if not isinstance(config, dict):
+        raise damaged(directory / "config.json", "holds no configuration")
+    return config
 
 
 def _load_json(directory: Path, manifest: Mapping[str, Any], name: str) -> Any:

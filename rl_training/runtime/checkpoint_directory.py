@@ -37,9 +37,14 @@ class NoCheckpointError(CheckpointError):
     """
 
 
-def step_name(checkpoints: Path, step: int) -> str:
-    """Return a free name for a checkpoint: ``step_<12 digits>``, then the same with ``_2`` ..."""
+def step_name(checkpoints: Path, step: int, *, draft: bool = False) -> str:
+    """Return a free name for a checkpoint: ``step_<12 digits>``, then the same with ``_2`` ...
+
+    A draft is ``step_<12 digits>_0``, older than any other one of its step.
+    """
     name = base = f"step_{step:012d}"
+    if draft and not os.path.lexists(checkpoints / f"{base}_0"):
+        return f"{base}_0"
     number = 1
     while os.path.lexists(checkpoints / name):
         number += 1
@@ -185,6 +190,23 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
         return _best(checkpoints)
     latest = read_link(checkpoints, "latest")
     return latest if latest is not None else _candidates(checkpoints)[0]
+
+
+def run_of(path: Path) -> Path:
+    """Return the run directory that a path names, or that one of its checkpoints lies in.
+
+    Raises:
+        CheckpointError: neither is there.
+    """
+    if (path / "config.yaml").is_file():
+        return path
+    checkpoint = resolve_checkpoint(path)
+    run = checkpoint.parent.parent
+    if not (run / "config.yaml").is_file():
+        raise CheckpointError(
+            f"{checkpoint} belongs to no run directory; load it with the algorithm's load()."
+        )
+    return run
 
 
 def latest_intact(run_dir: str | os.PathLike[str]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -18,10 +17,11 @@ import numpy as np
 
 from rl_training.errors import UserError
 from rl_training.runtime.checkpoint import CheckpointWriteError, save_checkpoint
-from rl_training.runtime.checkpoint_directory import CHECKPOINTS
+from rl_training.runtime.checkpoint_directory import CHECKPOINTS, read_link, set_link
 from rl_training.runtime.files import replace_durable, write_json
 from rl_training.runtime.loggers import JsonlLogger, Logger, TensorBoardLogger, WandbLogger
 from rl_training.runtime.run_lock import RunLock
+from rl_training.runtime.run_records import read_metadata
 from rl_training.runtime.versions import git_commit, library_versions, machine
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Run:
     `create` makes and starts it. `open` only reads it: the first thing written starts it again.
     """
 
-    def __init__(self, directory: Path, config: TrainConfig) -> None:
+    def __init__(self, directory: Path, config: TrainConfig, lock: RunLock | None = None) -> None:
         """Use `create` or `open`."""
         self.directory = directory
         self.config = config
@@ -91,20 +91,30 @@ class Run:
         """Content of ``metadata.json``."""
         self._loggers: dict[str, Logger] = {}
         self._evaluations: JsonlLogger | None = None
-        self._lock = RunLock(directory)
+        self._lock = RunLock(directory) if lock is None else lock
         self._started = False
+        self._first_step = 0
         self._clock_start = time.monotonic()
         self._earlier_seconds = 0.0
 
     @classmethod
-    def create(cls, config: TrainConfig, command: Sequence[str] | None = None) -> Run:
+    def create(
+        cls, config: TrainConfig, command: Sequence[str] | None = None, *, first_step: int = 0
+    ) -> Run:
         """Make the directory with ``config.yaml`` and ``metadata.json`` and start the run.
+
+        Args:
+            config: of the training.
+            command: what started it, by default this process's arguments.
+            first_step: environment steps done before; such a run cannot begin again from its
+                config.
 
         Raises:
             UserError: the place cannot be written, or a tracking package is missing; no directory
                 is left.
         """
         run = cls(make_run_dir(config), config)
+        run._first_step = first_step
         try:
             run.start(command)
         except BaseException:
@@ -113,10 +123,16 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], config: TrainConfig | None = None) -> Run:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        config: TrainConfig | None = None,
+        *,
+        lock: RunLock | None = None,
+    ) -> Run:
         """Read the run in the directory ``path``, with its own config or another one.
 
-        Nothing is written before it starts.
+        Nothing is written before it starts. A ``lock`` that is held already becomes the run's.
 
         Raises:
             UserError: there is no run there, or its config cannot be used.
@@ -128,8 +144,8 @@ class Run:
             from rl_training.config import load_config
 
             config = load_config(directory / "config.yaml")
-        run = cls(directory, config)
-        run.metadata = _read_metadata(directory / "metadata.json")
+        run = cls(directory, config, lock)
+        run.metadata = read_metadata(directory / "metadata.json")
         return run
 
     @property
@@ -146,6 +162,12 @@ class Run:
         return str(self.metadata.get("status", "unknown"))
 
     @property
+    def first_step(self) -> int:
+        """Environment steps that were done before the run began."""
+        step = self.metadata.get("first_step", self._first_step)
+        return step if isinstance(step, int) else 0
+
+    @property
     def wall_time_s(self) -> float:
         """Seconds of training so far, those before a resume included."""
         return self._earlier_seconds + time.monotonic() - self._clock_start
@@ -154,7 +176,7 @@ class Run:
         """Take the run for this process: lock it, write config and metadata, open the logs.
 
         Raises:
-            UserError: another process is training it, the directory cannot be written, or a
+            UserError: another training has it, the directory cannot be written, or a
                 tracking package is missing.
         """
         if self._started:
@@ -166,9 +188,13 @@ class Run:
             self.update_config(self.config)
             self._note_start(list(sys.argv if command is None else command))
         except OSError as error:
+            self._abandon()
             raise UserError(
                 f"{self.directory} cannot be written: {error.strerror or error}."
             ) from error
+        except BaseException:
+            self._abandon()
+            raise
 
     def update_config(self, config: TrainConfig) -> None:
         """Take ``config`` for the rest of the run and write it to ``config.yaml``."""
@@ -206,7 +232,7 @@ class Run:
                 each.log(step, numbers)
 
     def save_checkpoint(
-        self, step: int, state: Any, policy: Any, best: bool = False
+        self, step: int, state: Any, policy: Any, best: bool = False, draft: bool = False
     ) -> Path | None:
         """Write a checkpoint and return its path; None, with a warning, when the disk refuses.
 
@@ -215,9 +241,12 @@ class Run:
             state: All of the training state, `state_dict` of this run included.
             policy: What predict and evaluate need.
             best: Whether it is the best one so far.
+            draft: Whether another one of the same step will follow at once.
         """
         self.start()
-        return save_training_checkpoint(self, step=step, state=state, policy=policy, best=best)
+        return save_training_checkpoint(
+            self, step=step, state=state, policy=policy, best=best, draft=draft
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Flush the logs to the disk and return their lengths and the wall time.
@@ -231,6 +260,24 @@ class Run:
             "evaluations": self._evaluations.state_dict(),
             "loggers": {name: each.state_dict() for name, each in self._loggers.items()},
         }
+
+    def resume_at(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
+        """Let ``latest`` name ``checkpoint``, then cut the logs back to its ``state``.
+
+        In this order: logs that were cut fit no later checkpoint.
+
+        Raises:
+            UserError: the directory cannot be written.
+        """
+        self.start()
+        try:
+            if read_link(self.checkpoints, "latest") != self.checkpoints / checkpoint.name:
+                set_link(self.checkpoints, "latest", checkpoint)
+        except OSError as error:
+            raise UserError(
+                f"{self.directory} cannot be written: {error.strerror or error}."
+            ) from error
+        self.load_state_dict(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the logs back to where they were.
@@ -269,6 +316,10 @@ class Run:
         self._lock.release()
         self._started = False
 
+    def _abandon(self) -> None:
+        self._started = False
+        self._lock.release()
+
     def _open_loggers(self) -> None:
         tracking = self.config.tracking
         loggers: dict[str, Logger] = {}
@@ -297,7 +348,8 @@ class Run:
             "pid": os.getpid(),
         }
         if not self.metadata:
-            self.metadata = {"status": "running", **now, "resumes": []}
+            first = {"first_step": self._first_step} if self._first_step else {}
+            self.metadata = {"status": "running", **now, **first, "resumes": []}
         else:
             self.metadata["status"] = "running"
             self.metadata.setdefault("resumes", []).append(now)
@@ -316,7 +368,7 @@ class Run:
 
 
 def save_training_checkpoint(
-    run: Run, *, step: int, state: Any, policy: Any, best: bool = False
+    run: Run, *, step: int, state: Any, policy: Any, best: bool = False, draft: bool = False
 ) -> Path | None:
     """Write a checkpoint of ``run`` as its config says; None, with a warning, on a full disk.
 
@@ -332,21 +384,11 @@ def save_training_checkpoint(
             config=serialize_train_config(run.config),
             keep_last=settings.keep_last,
             best=best and settings.keep_best,
+            draft=draft,
         )
     except CheckpointWriteError as error:
         logger.warning("%s Training goes on.", error)
         return None
-
-
-def _read_metadata(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):
-        logger.warning("%s cannot be read; it is written anew when the run goes on.", path)
-        return {}
-    return content
 
 
 def _now() -> str:

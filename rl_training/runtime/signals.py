@@ -8,6 +8,15 @@ from types import FrameType, TracebackType
 from typing import Any
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
+_active: list[StopSignals] = []
+
+
+def stop_requested() -> bool:
+    """Whether a signal asked the training that is going on, if any, to stop.
+
+    What may take long inside an iteration asks now and then.
+    """
+    return bool(_active) and _active[-1].received is not None
 
 
 class StopSignals:
@@ -32,6 +41,7 @@ class StopSignals:
         """Install the handlers."""
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in HANDLED}
+            _active.append(self)
         return self
 
     def __exit__(
@@ -41,6 +51,8 @@ class StopSignals:
         traceback: TracebackType | None,
     ) -> None:
         """Give the handlers back to whoever had them."""
+        if self in _active:
+            _active.remove(self)
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}

@@ -45,7 +45,7 @@ def test_with_an_output_directory_each_learn_is_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [0, -5])
 def test_a_budget_of_nothing_is_refused(steps: int) -> None:
-    with pytest.raises(UserError, match="total_timesteps must be positive"):
+    with pytest.raises(UserError, match="total_timesteps must be at least 1"):
         make().learn(steps)
 
 

@@ -1,4 +1,6 @@
-"""A full disk costs a checkpoint, never the run and never the checkpoint before."""
+"""A full disk costs a checkpoint, never the run and never the checkpoint before. A run whose last
+checkpoint it costs does not claim success.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ from tests.reliability.runs import (
     checkpoints,
     digest,
     metrics,
+    result,
     started,
     status,
     the_run,
@@ -50,11 +53,13 @@ def test_a_refused_write_leaves_the_older_checkpoint_and_the_run_goes_on(
     output = tmp_path / "runs"
     config = write_setting(tmp_path / "config.yaml", setting(NAME, output_dir=str(output)))
     with caplog.at_level(logging.WARNING):
-        assert cli.main(["train", "--config", str(config)]) == 0
+        assert cli.main(["train", "--config", str(config)]) == 1
     warnings = [line for line in caplog.messages if "no checkpoint was written" in line]
     assert "No space left on device" in warnings[0]
     assert str(output) in warnings[0]
     run = the_run(output)
+    assert status(run) == "failed"
+    assert "no checkpoint was written; the latest checkpoint is still" in result(run)["reason"]
     assert digest(run) == digest(reference(NAME))
     kept = checkpoints(run)
     assert len(written) > 20
@@ -99,7 +104,7 @@ def test_a_run_on_a_full_disk_finishes_and_is_resumed_once_there_is_room(
             wait_for_lines(process, output, 6)
             fill(disk / "filler")
             _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
+        assert process.returncode == 1, err
         assert "no checkpoint was written" in err
         run = the_run(output)
         assert checkpoints(run) != []

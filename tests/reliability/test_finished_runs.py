@@ -43,10 +43,14 @@ def test_resuming_it_changes_no_byte_and_says_so(run: Path) -> None:
     assert content(run) == before
 
 
-@pytest.mark.parametrize("budget", [1, BUDGET - 1, BUDGET])
-def test_a_budget_that_is_not_larger_changes_nothing(run: Path, budget: int) -> None:
+@pytest.mark.parametrize(("budget", "status"), [(1, 2), (BUDGET - 1, 2), (BUDGET, 0)])
+def test_a_budget_that_is_not_larger_changes_nothing(
+    run: Path, budget: int, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = content(run)
-    assert cli.main(["resume", str(run), "--total-timesteps", str(budget)]) == 0
+    assert cli.main(["resume", str(run), "--total-timesteps", str(budget)]) == status
+    refused = f"total_timesteps is {budget}, and {BUDGET} steps are done already."
+    assert (refused in capsys.readouterr().err) == (status == 2)
     assert content(run) == before
 
 

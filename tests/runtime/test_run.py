@@ -135,6 +135,11 @@ def test_a_run_without_result_still_records_how_it_ended(tmp_path: Path) -> None
     assert not (run.directory / "result.json").exists()
 
 
+def killed(run: Run) -> None:
+    """Lift the lock, as the system does when a process dies."""
+    run._lock.release()
+
+
 def test_a_crash_after_metrics_were_logged_duplicates_no_line_on_resume(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     run = Run.create(config)
@@ -146,6 +151,7 @@ def test_a_crash_after_metrics_were_logged_duplicates_no_line_on_resume(tmp_path
     with (run.directory / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 30, "x"')
     assert path is not None
+    killed(run)
 
     resumed = Run.open(run.directory)
     resumed.load_state_dict(load_checkpoint(path).state["run"])
@@ -160,6 +166,7 @@ def test_a_crash_after_metrics_were_logged_duplicates_no_line_on_resume(tmp_path
 def test_a_run_killed_before_its_first_checkpoint_begins_its_logs_anew(tmp_path: Path) -> None:
     run = Run.create(make_config(tmp_path))
     run.log(10, {"x": 1.0})
+    killed(run)
     resumed = Run.open(run.directory)
     resumed.load_state_dict({})
     resumed.log(10, {"x": 1.0})
@@ -170,6 +177,7 @@ def test_wall_time_counts_what_was_before_the_resume(tmp_path: Path) -> None:
     run = Run.create(make_config(tmp_path))
     state = run.state_dict()
     assert 0 <= state["wall_time_s"] < 60
+    killed(run)
     resumed = Run.open(run.directory)
     resumed.load_state_dict({**state, "wall_time_s": 1000.0})
     assert 1000 <= resumed.wall_time_s < 1060

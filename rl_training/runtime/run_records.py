@@ -1,0 +1,40 @@
+"""What a run reads of its own, checked: it may be damaged, or come from a stranger."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+def require_log_state(state: Any) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``state`` is a `Run.state_dict`.
+
+    Before anything is cut: a log that is gone does not come back.
+    """
+    numbers = {"wall_time_s": state.get("wall_time_s", 0.0)}
+    logs = {"evaluations": state.get("evaluations", {}), **state.get("loggers", {})}
+    for log, content in logs.items():
+        numbers |= {f"{log} {name}": value for name, value in content.items() if name != "run_id"}
+    for name, value in numbers.items():
+        whole = name != "wall_time_s"
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            raise TypeError(f"{name} is {value!r}, which is no number")
+        if not (-1 if name.endswith("last_step") else 0) <= value < math.inf:
+            raise ValueError(f"{name} is {value!r}")
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the content of ``metadata.json``; empty, with a warning, when it cannot be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        logger.warning("%s cannot be read; it is written anew when the run goes on.", path)
+        return {}
+    return content

@@ -1,0 +1,125 @@
+"""Mistakes in calls, closed and broken objects, callbacks that do not match: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training import Callback, TrainConfig, UserError, replace_config, resume_checkpoint, train
+from rl_training.runtime.callbacks import TrainContext
+from tests.api.runs import SMALL, make, observations
+from tests.recipes.environments import Identity
+
+
+@pytest.mark.parametrize("steps", ["100", True, 1.5, float("nan"), [64]])
+def test_a_budget_is_a_whole_number(steps: Any) -> None:
+    with pytest.raises(UserError, match="total_timesteps must be a whole number"):
+        make().learn(steps)
+
+
+def test_any_kind_of_whole_number_will_do() -> None:
+    assert make().learn(np.int64(64)).learn(64.0).global_step == 128
+
+
+@pytest.mark.parametrize("episodes", ["a", True, 0])
+def test_episodes_are_a_whole_number(episodes: Any) -> None:
+    with pytest.raises(UserError, match="episodes must be"):
+        make().evaluate(episodes)
+
+
+@pytest.mark.parametrize("callbacks", [[Callback], Callback(), ["x"], "x"])
+def test_callbacks_are_a_list_of_callbacks(tmp_path: Path, callbacks: Any) -> None:
+    with pytest.raises(UserError, match="callbacks"):
+        make(output_dir=str(tmp_path)).learn(64, callbacks=callbacks)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_algorithm_only_predicts_and_evaluates(tmp_path: Path) -> None:
+    algorithm = make(episodes=1)
+    algorithm.learn(64)
+    algorithm.close()
+    for act in (
+        lambda: algorithm.learn(64),
+        lambda: algorithm.save(tmp_path / "whole"),
+        algorithm.state_dict,
+    ):
+        with pytest.raises(UserError, match="this ppo is closed"):
+            act()
+    assert algorithm.predict(observations())[0].shape == (5,)
+    assert algorithm.evaluate(1)["episodes"] == 1
+    assert algorithm.save(tmp_path / "policy", policy_only=True).is_dir()
+
+
+class Breaks(Identity):
+    def step(self, action: Any) -> Any:
+        self.taken = getattr(self, "taken", 0) + 1
+        if self.taken == 40:
+            raise OSError("the simulator is gone")
+        return super().step(action)
+
+
+def test_after_a_failure_inside_an_iteration_learning_is_refused(tmp_path: Path) -> None:
+    algorithm = make(env=Breaks)
+    with pytest.raises(RuntimeError, match="the simulator is gone"):
+        algorithm.learn(640)
+    actions: list[Callable[[], Any]] = [
+        lambda: algorithm.learn(64),
+        lambda: algorithm.save(tmp_path / "x"),
+    ]
+    for act in actions:
+        with pytest.raises(UserError, match="failed in the middle of an iteration"):
+            act()
+
+
+class Counts(Callback):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
+        self.count += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Other(Counts):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise AssertionError("another class's state")
+
+
+def test_callbacks_find_their_states_by_class_and_the_rest_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=str(tmp_path))
+    config = replace_config(config, **SMALL, final=False, total_timesteps=128)
+    run = train(config, callbacks=[Counts()]).run_dir
+    other, counts = Other(), Counts()
+    resume_checkpoint(run, total_timesteps=192, callbacks=[other, counts])
+    assert (other.count, counts.count) == (1, 3)
+    assert "no state of Other" in caplog.text
+    caplog.clear()
+    resume_checkpoint(run, total_timesteps=256)
+    assert "callbacks that are not given now: Other, Counts" in caplog.text
+
+
+class FailsAtTheEnd(Callback):
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self._name, self._calls = name, calls
+
+    def on_train_end(self, context: TrainContext) -> None:
+        self._calls.append(self._name)
+        raise RuntimeError(self._name)
+
+
+def test_every_callback_is_told_of_the_end_though_one_fails() -> None:
+    calls: list[str] = []
+    with pytest.raises(RuntimeError, match="first"):
+        make().learn(64, callbacks=[FailsAtTheEnd("first", calls), FailsAtTheEnd("second", calls)])
+    assert calls == ["first", "second"]
