@@ -34,8 +34,6 @@ Schedule = Literal["constant", "linear"]
 
 # Far above what is of use: beyond them a run would only end in NaN, or in want of memory or years.
 _AT_MOST: dict[str, float] = {
-    "learning_rate": 1e3,
-    "auxiliary_learning_rate": 1e3,
     "adam_epsilon": 1.0,
     "entropy_coefficient": 1e6,
     "value_coefficient": 1e6,

@@ -1,0 +1,123 @@
+"""Mistakes in what an environment is given, or gives, told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rl_training import PPO
+from rl_training.config import TrainConfig
+from rl_training.envs import make_env
+from rl_training.errors import UserError
+from tests.envs.scripted import Counter, collect, generator, make_vector
+
+
+class Bare(gymnasium.Env[Any, Any]):
+    """Has no constructor, so Python says of an argument only that it takes none."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+
+class Wrapped(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Does not record how it was constructed."""
+
+
+class Fraction(Counter):
+    """Says integers; shows a float at the reset, or only from the first step on."""
+
+    shown_at = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-1000, 1000, (2,), np.int64)
+
+    def _show(self) -> Any:
+        return np.array([0.5, 1.0]) if self.time >= self.shown_at else np.array([0, 1])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._show_after(super().step(action))
+
+    def _show_after(self, result: Any) -> Any:
+        return (self._show(), *result[1:])
+
+
+class FractionLater(Fraction):
+    shown_at = 1
+
+
+@pytest.fixture
+def bare() -> Any:
+    gymnasium.register("Refusals/Bare-v0", entry_point=lambda **given: Bare(**given))
+    yield "Refusals/Bare-v0"
+    del gymnasium.registry["Refusals/Bare-v0"]
+
+
+def test_a_class_without_a_constructor_takes_nothing(bare: str) -> None:
+    with pytest.raises(UserError, match=r"env_kwargs \['a'\]: .*takes no arguments"):
+        make_env(TrainConfig(algo="ppo", env_id=bare, env_kwargs={"a": 1}), 0)
+    with pytest.raises(UserError, match="cannot render 'human': it takes no render_mode"):
+        make_env(TrainConfig(algo="ppo", env_id=bare), 0, render_mode="human")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"disable_env_checker": True}, "'disable_env_checker' is not an argument"),
+        ({"id": "x"}, "'id' is not an argument"),
+        ({"self": 1}, "'self' is not an argument"),
+        ({"max_episode_steps": 0}, "max_episode_steps must be .*, not 0"),
+        ({"max_episode_steps": "a"}, "max_episode_steps must be .*, not 'a'"),
+        ({"max_episode_steps": True}, "max_episode_steps must be .*, not True"),
+        ({"render_mode": 3}, "render_mode must be text or null, not 3"),
+    ],
+)
+def test_arguments_that_no_environment_takes(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        make_env(TrainConfig(algo="ppo", env_id="CartPole-v1", env_kwargs=arguments), 0)
+
+
+@pytest.mark.parametrize("env_id", [":", ".x:y", "a b:c", ":x", "..:x"])
+def test_an_id_whose_module_has_no_name(env_id: str) -> None:
+    with pytest.raises(UserError, match="names no module; the form is 'my_package:MyEnv-v0'"):
+        make_env(TrainConfig(algo="ppo", env_id=env_id), 0)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_floats_in_an_integer_space(vectorization: str) -> None:
+    with pytest.raises(UserError, match="says int64, and an environment returned a float64"):
+        collect(make_vector(Fraction, num_envs=2, vectorization=vectorization), 1, generator())
+
+
+def test_floats_in_an_integer_space_that_come_with_the_first_step() -> None:
+    with pytest.raises(UserError, match="says int64, and an environment returned a float64"):
+        collect(make_vector(FractionLater, num_envs=2), 1, generator())
+
+
+def test_a_wrapper_that_cannot_be_made_again_is_found_before_training(tmp_path: Path) -> None:
+    env = Wrapped(gymnasium.make("CartPole-v1"))
+    algorithm = PPO(env, num_steps=16, minibatch_size=16, output_dir=str(tmp_path))
+    complaint = "the wrapper Wrapped of CartPole-v1 does not say how to make another one"
+    with pytest.raises(UserError, match=complaint):
+        algorithm.evaluate(episodes=1)
+    with pytest.raises(UserError, match=complaint):
+        algorithm.learn(16)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("key", ["entropy_coefficient", "value_coefficient"])
+def test_a_negative_coefficient(key: str) -> None:
+    negative: dict[str, Any] = {key: -1.0}
+    with pytest.raises(UserError, match=f"algorithm.{key} must not be negative, not -1"):
+        PPO("CartPole-v1", **negative)
+    with pytest.raises(UserError, match=r"algorithm.adam_epsilon must be at most 1\.0, not 1"):
+        PPO("CartPole-v1", adam_epsilon=1e9)
