@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from rl_training.config.coercion import (
     ConfigKeyError,
@@ -18,9 +19,7 @@ from rl_training.config.coercion import (
     plain,
     unknown_key,
 )
-from rl_training.config.groups import (
-    TrainConfig,
-)
+from rl_training.config.groups import ModelConfig, TrainConfig, model_defaults
 from rl_training.config.layers import Layers
 from rl_training.config.yaml_text import format_yaml
 from rl_training.errors import UserError
@@ -98,25 +97,42 @@ def _refuse_algorithm(algo: Any) -> None:
 
 
 def train_config_class(algo: str) -> type[TrainConfig]:
-    """Return `TrainConfig` with ``algorithm`` annotated by the algorithm's own dataclass."""
+    """Return `TrainConfig` with ``algorithm`` annotated by the algorithm's own dataclass, and its
+    defaults for the networks.
+    """
     return _with_algorithm(cast("Any", algorithm_class(algo).Config))
 
 
 @functools.cache
 def _with_algorithm(group: type[Any]) -> type[TrainConfig]:
     algorithm = ("algorithm", group, dataclasses.field(default_factory=group))
+    networks = _with_defaults(model_defaults(group))
+    model = ("model", networks, dataclasses.field(default_factory=networks))
     made = dataclasses.make_dataclass(
-        "TrainConfig", [algorithm], bases=(TrainConfig,), kw_only=True
+        "TrainConfig", [algorithm, model], bases=(TrainConfig,), kw_only=True
     )
     made.__doc__ = TrainConfig.__doc__
     return made
 
 
+def _with_defaults(model: ModelConfig) -> type[ModelConfig]:
+    """Return `ModelConfig` with the values of ``model`` as defaults."""
+    if model == ModelConfig():
+        return ModelConfig
+    hints = get_type_hints(ModelConfig)
+    fields = [
+        (name, hints[name], dataclasses.field(default_factory=functools.partial(copy.copy, value)))
+        for name, value in vars(model).items()
+    ]
+    made = dataclasses.make_dataclass("ModelConfig", fields, bases=(ModelConfig,), kw_only=True)
+    made.__doc__ = ModelConfig.__doc__
+    return made
+
+
 def untyped(config: TrainConfig) -> TrainConfig:
     """Return the config as a plain `TrainConfig`: equal configs are of one class, however made."""
-    return TrainConfig(
-        **{each.name: getattr(config, each.name) for each in dataclasses.fields(TrainConfig)}
-    )
+    values = {each.name: getattr(config, each.name) for each in dataclasses.fields(TrainConfig)}
+    return TrainConfig(**{**values, "model": ModelConfig(**vars(config.model))})
 
 
 def validate(config: TrainConfig) -> None:
