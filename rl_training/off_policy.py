@@ -105,6 +105,10 @@ class OffPolicyAlgorithm(Algorithm):
     model: nn.Module
     target: nn.Module
     """A copy of what the targets are computed with; it follows ``model``."""
+    discrete: bool
+    """Whether actions are Discrete."""
+    num_actions: int
+    """How many Discrete actions there are, or how many dimensions an action has."""
 
     def __init__(self, env: Any = None, **options: Any) -> None:
         super().__init__(env, **options)
@@ -120,6 +124,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def make(self) -> None:
         """Build the networks and optimisers, and compile the update when asked."""
+        self._read_action_space()
         self.make_networks()
         self.model.to(self.device)
         self.target.to(self.device).requires_grad_(False)
@@ -168,20 +173,12 @@ class OffPolicyAlgorithm(Algorithm):
 
     # ---- spaces
 
-    @property
-    def discrete(self) -> bool:
-        """Whether actions are Discrete."""
-        return bool(space_to_dict(self.action_space)["type"] == "Discrete")
-
-    @property
-    def num_actions(self) -> int:
-        """How many Discrete actions there are, or how many dimensions an action has."""
-        if self.discrete:
-            return int(self.action_space.n)
-        shape = self.action_space.shape
-        if len(shape) != 1:
-            raise UserError(f"{self.name} needs actions of shape (A,), not {shape}.")
-        return int(shape[0])
+    def _read_action_space(self) -> None:
+        space = space_to_dict(self.action_space)
+        self.discrete = space["type"] == "Discrete"
+        if not self.discrete and len(space["shape"]) != 1:
+            raise UserError(f"{self.name} needs actions of shape (A,), not {space['shape']}.")
+        self.num_actions = int(space["n"] if self.discrete else space["shape"][0])
 
     @property
     def scale_actions(self) -> bool:
