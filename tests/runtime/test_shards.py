@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +283,51 @@ def test_a_full_disk_leaves_the_older_ones_and_the_next_save_works(
     last = save(tmp_path, ring.grow(2))
     verify(last)
     assert torch.equal(held(load_checkpoint(last).state["ring"]), rows(0, 25))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.runtime.test_shards import Ring, resume, save
+place = Path(sys.argv[1])
+ring = resume(place)
+print("ready", flush=True)
+while True:
+    save(place / "checkpoints", ring.grow(7), keep_last=2)
+    print(ring.written, flush=True)
+"""
+
+
+def resume(run: Path) -> Ring:
+    """Return the ring of a run's newest intact checkpoint, every row compared."""
+    ring = Ring(60)
+    if (run / "checkpoints").is_dir() and list_checkpoints(run / "checkpoints"):
+        leaf = load_checkpoint(latest_intact(run)).state["ring"]
+        assert torch.equal(held(leaf), rows(leaf.start, leaf.stop))
+        leaf.copy_into(ring.tensor)
+        ring.written, ring.known = leaf.stop, dict(leaf.known)
+    return ring
+
+
+def test_a_writer_killed_at_any_moment_leaves_all_rows_and_goes_on(tmp_path: Path) -> None:
+    moments, reached = random.Random(3), 0
+    for _ in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        ) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            time.sleep(moments.uniform(0.05, 0.3))
+            writer.kill()
+            done = [int(line) for line in writer.stdout.read().splitlines()]
+        reached = max([reached, *done])
+        for path in list_checkpoints(tmp_path / "checkpoints"):
+            verify(path)
+        assert resume(tmp_path).written >= reached
+    assert reached > 60
 
 
 @pytest.mark.parametrize(
