@@ -55,6 +55,9 @@ def _container_memory() -> int | None:
     try:
         limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
         used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no container, or "max": no limit
+        statistics = (_CGROUP / "memory.stat").read_text(encoding="ascii").split()
+        # Files that the system holds in memory and gives up when it needs room.
+        cached = int(statistics[statistics.index("inactive_file") + 1])
+    except (OSError, ValueError, IndexError):  # no container, or "max": no limit
         return None
-    return max(limit - used, 0)
+    return max(limit - max(used - cached, 0), 0)
