@@ -10,6 +10,7 @@ from rl_training.runtime.sharded import Sharded, rows_per_shard
 
 FIRST_SIZE = 1024
 """Room before any episode has ended; it doubles when the held episodes need more."""
+_SHARD_EPISODES = 2**10
 
 
 class EpisodeEnds:
@@ -60,7 +61,7 @@ class EpisodeEnds:
             start=self.first,
             stop=self.next,
             sealed=self.next,
-            shard_rows=rows_per_shard(self._ring, at_most=1024),
+            shard_rows=rows_per_shard(self._ring, at_most=_SHARD_EPISODES),
             known=self._known,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_training.data import episode_ends, transition_ring
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import UserError
 from rl_training.runtime.checkpoint import digest, load_checkpoint, save_checkpoint
 from tests.data.experience import Stream, assert_holds_the_latest, make_buffer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_shards() -> Iterator[None]:
+    """Let files be full and linked in buffers as small as these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transition_ring, "_SHARD_TRANSITIONS", 4)
+        patch.setattr(episode_ends, "_SHARD_EPISODES", 2)
+        yield
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -77,6 +88,7 @@ def test_resumed_equals_uninterrupted(
     train(resumed, other_stream, after, other_draws)
     assert digest(resumed.state_dict()) == digest(buffer.state_dict())
     assert torch.equal(draws.get_state(), other_draws.get_state())
+    through_a_checkpoint(resumed, make(), place)
     beta = 0.5 if prioritised else None
     samples = [each.sample(64, generator(9), beta=beta) for each in (buffer, resumed)]
     for key, value in samples[0].items():
