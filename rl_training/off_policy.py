@@ -236,7 +236,7 @@ class OffPolicyAlgorithm(Algorithm):
         )
 
     def _random_actions(self, steps: int) -> list[Tensor]:
-        """Draw uniformly distributed actions: over the numbers, or over [-1, 1] in each dimension."""
+        """Draw uniform actions: over the numbers, or over [-1, 1] in each dimension."""
         draws, count = self.generators["rollout"], self.config.num_envs
         if self.discrete:
             shape: tuple[int, ...] = (steps, count)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from rl_training.config.coercion import (
     ConfigKeyError,
@@ -83,7 +82,8 @@ def build_config(layers: Layers) -> TrainConfig:
             )
         if not known:
             _refuse_algorithm(algo)
-        typed = build(train_config_class(cast("str", algo)), data)
+        named = cast("str", algo)
+        typed = build(train_config_class(named), _with_networks(data, named))
     except UserError as error:
         raise layers.located(error) from error
     return untyped(typed)
@@ -98,7 +98,7 @@ def _refuse_algorithm(algo: Any) -> None:
 
 def train_config_class(algo: str) -> type[TrainConfig]:
     """Return `TrainConfig` with ``algorithm`` annotated by the algorithm's own dataclass, and its
-    defaults for the networks.
+    own default networks.
     """
     return _with_algorithm(cast("Any", algorithm_class(algo).Config))
 
@@ -106,8 +106,8 @@ def train_config_class(algo: str) -> type[TrainConfig]:
 @functools.cache
 def _with_algorithm(group: type[Any]) -> type[TrainConfig]:
     algorithm = ("algorithm", group, dataclasses.field(default_factory=group))
-    networks = _with_defaults(model_defaults(group))
-    model = ("model", networks, dataclasses.field(default_factory=networks))
+    networks = functools.partial(model_defaults, group)
+    model = ("model", ModelConfig, dataclasses.field(default_factory=networks))
     made = dataclasses.make_dataclass(
         "TrainConfig", [algorithm, model], bases=(TrainConfig,), kw_only=True
     )
@@ -115,24 +115,20 @@ def _with_algorithm(group: type[Any]) -> type[TrainConfig]:
     return made
 
 
-def _with_defaults(model: ModelConfig) -> type[ModelConfig]:
-    """Return `ModelConfig` with the values of ``model`` as defaults."""
-    if model == ModelConfig():
-        return ModelConfig
-    hints = get_type_hints(ModelConfig)
-    fields = [
-        (name, hints[name], dataclasses.field(default_factory=functools.partial(copy.copy, value)))
-        for name, value in vars(model).items()
-    ]
-    made = dataclasses.make_dataclass("ModelConfig", fields, bases=(ModelConfig,), kw_only=True)
-    made.__doc__ = ModelConfig.__doc__
-    return made
+def _with_networks(data: Mapping[str, Any], algo: str) -> Mapping[str, Any]:
+    """Return ``data`` with the algorithm's own defaults under what it says of the networks."""
+    given = data.get("model", {})
+    if not isinstance(given, Mapping):
+        return data  # refused later, by its type
+    defaults = model_defaults(cast("Any", algorithm_class(algo).Config))
+    return {**data, "model": {**vars(defaults), **given}}
 
 
 def untyped(config: TrainConfig) -> TrainConfig:
     """Return the config as a plain `TrainConfig`: equal configs are of one class, however made."""
-    values = {each.name: getattr(config, each.name) for each in dataclasses.fields(TrainConfig)}
-    return TrainConfig(**{**values, "model": ModelConfig(**vars(config.model))})
+    return TrainConfig(
+        **{each.name: getattr(config, each.name) for each in dataclasses.fields(TrainConfig)}
+    )
 
 
 def validate(config: TrainConfig) -> None:

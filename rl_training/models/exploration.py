@@ -1,4 +1,4 @@
-"""The policy as a Collector calls it for replay: random actions first, then the policy with noise."""
+"""The policy as a Collector calls it for replay: random actions, then its own with noise."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class QNetwork(nn.Module):
         return self._combine(output, -2) if self.dueling else output
 
     def _combine(self, output: Tensor, dimension: int) -> Tensor:
-        value, advantage = output.split([1, self.num_actions], dimension)
+        value, advantage = torch.split(output, [1, self.num_actions], dimension)
         return value + advantage - advantage.mean(dimension, keepdim=True)
 
 
@@ -99,7 +99,7 @@ class NoisyLinear(nn.Module):
         """Return ``[*batch, outputs]``; without ``noise`` by the mean weights."""
         if noise is None:
             return functional.linear(features, self.weight, self.bias)
-        left, right = (noise.sign() * noise.abs().sqrt()).split([self.inputs, self.outputs])
+        left, right = torch.split(noise.sign() * noise.abs().sqrt(), [self.inputs, self.outputs])
         weight = self.weight + self.weight_std * torch.outer(right, left)
         return functional.linear(features, weight, self.bias + self.bias_std * right)
 

@@ -96,9 +96,15 @@ class DQNConfig(OffPolicyConfig):
         """Return the config with what ``rainbow`` stands for."""
         if not self.rainbow:
             return self
-        parts = ("double", "dueling", "prioritized", "distributional", "noisy")
-        n_steps = 3 if self.n_steps == 1 else self.n_steps
-        return dataclasses.replace(self, n_steps=n_steps, **dict.fromkeys(parts, True))
+        return dataclasses.replace(
+            self,
+            double=True,
+            dueling=True,
+            prioritized=True,
+            n_steps=3 if self.n_steps == 1 else self.n_steps,
+            distributional=True,
+            noisy=True,
+        )
 
 
 class DQN(OffPolicyAlgorithm):
@@ -159,7 +165,7 @@ class DQN(OffPolicyAlgorithm):
     def _act(self, observation: Tensor, noise: Tensor) -> Tensor:
         """Read ``noise`` as epsilon, two uniform numbers per environment, and the network's own."""
         count = 2 * len(observation)
-        epsilon, draws, own = noise.split([1, count, len(noise) - count - 1])
+        epsilon, draws, own = torch.split(noise, [1, count, len(noise) - count - 1])
         greedy = self.q_values(self.model, observation, own).argmax(-1)
         return _epsilon_greedy(greedy, draws.view(-1, 2), epsilon, self.num_actions)
 
@@ -261,7 +267,7 @@ class DQN(OffPolicyAlgorithm):
         self, batch: dict[str, Tensor], noise: tuple[Tensor | None, ...], weights: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the same for the return's distribution; the errors are cross-entropies."""
-        following, rows = batch["next_observation"], torch.arange(len(batch["action"]))
+        following, rows = batch["next_observation"], _rows(batch["action"])
         with torch.no_grad():
             probabilities = self.target(following, noise[1]).softmax(-1)
             chooser = self.model if self.settings.double else self.target
@@ -289,6 +295,10 @@ class DQN(OffPolicyAlgorithm):
         """Restore all of it."""
         super().load_extra_state(state)
         self.target_updates = int(state["target_updates"])
+
+
+def _rows(action: Tensor) -> Tensor:
+    return torch.arange(len(action), device=action.device)
 
 
 def _epsilon_greedy(

@@ -40,8 +40,8 @@ class SACConfig(OffPolicyConfig):
     initial_entropy_coefficient: float = 1.0
     """Alpha's first value when it is tuned."""
     target_entropy: float | None = None
-    """Entropy that alpha is tuned for, in nats, of actions in [-1, 1]; None: minus the dimensions of
-    a Box action, 0.98 of the largest possible for Discrete ones.
+    """Entropy that alpha is tuned for, in nats, of actions in [-1, 1]; None: minus the dimensions
+    of a Box action, 0.98 of the largest possible for Discrete ones.
     """
     gsde: bool = False
     """State-dependent exploration of Box actions."""

@@ -203,9 +203,7 @@ class TD3(OffPolicyAlgorithm):
 
 
 def _flat(model: TD3Model) -> FlatParameters:
-    return FlatParameters(
-        {"actor": model.actor.parameters(), "critic": model.critic.parameters()}
-    )
+    return FlatParameters({"actor": model.actor.parameters(), "critic": model.critic.parameters()})
 
 
 def train_td3(config: Any, **overrides: Any) -> TrainResult:

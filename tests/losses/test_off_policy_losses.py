@@ -120,9 +120,7 @@ def test_the_categorical_loss_is_the_cross_entropy() -> None:
 
 def test_the_soft_target_is_the_smaller_critic_s_less_the_weighted_log_probability() -> None:
     next_q = torch.stack([tensor(3, 5), tensor(4, 1)])
-    found = sac.soft_target(
-        REWARD, DISCOUNT, TERMINATED, next_q, tensor(-1, -2), torch.tensor(0.5)
-    )
+    found = sac.soft_target(REWARD, DISCOUNT, TERMINATED, next_q, tensor(-1, -2), torch.tensor(0.5))
     torch.testing.assert_close(found, tensor(1 + 0.9 * (3 + 0.5), 2))
 
 

@@ -33,7 +33,7 @@ def test_log_probability_equals_the_transformed_distribution_s() -> None:
     distribution = torch.distributions.TransformedDistribution(
         torch.distributions.Normal(mean, log_std.exp()), [torch.distributions.TanhTransform()]
     )
-    expected = distribution.log_prob(action).sum(-1)
+    expected = distribution.log_prob(action).sum(-1)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(actor.explore(observation, noise), action)
 

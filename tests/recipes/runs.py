@@ -33,7 +33,7 @@ _REPLAY: dict[str, Any] = {
     "hidden_sizes": [32],
 }
 SMALL: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(ON_POLICY, {**_COMMON, "num_steps": 32}),
+    **{name: {**_COMMON, "num_steps": 32} for name in ON_POLICY},
     # Learning twice has another schedule than learning once: epsilon has none here.
     "dqn": {**_REPLAY, "exploration_fraction": 0.0, "exploration_final": 0.2},
     "sac": _REPLAY,

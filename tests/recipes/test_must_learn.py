@@ -70,7 +70,9 @@ def test_the_value_of_endless_reward_one_cut_after_five_steps_goes_to_ten() -> N
 
 
 def test_the_value_of_reward_one_that_ends_after_five_steps_is_their_sum() -> None:
-    algorithm = make_ppo(lambda: FiveSteps(terminates=True), **_ON_POLICY, num_epochs=10).learn(8192)
+    algorithm = make_ppo(lambda: FiveSteps(terminates=True), **_ON_POLICY, num_epochs=10).learn(
+        8192
+    )
     returns = [sum(0.9**step for step in range(length)) for length in range(1, 6)]
     # All five steps look alike: the mean of their values.
     expected = sum(returns) / 5

@@ -177,9 +177,7 @@ def normal(*shape: int) -> Tensor:
 @pytest.mark.parametrize("alpha", ["auto", 0.2])
 def test_sac(alpha: str | float) -> None:
     theirs = theirs_of("SAC", Continuous, ent_coef=alpha)
-    ours = ours_of(
-        "sac", Continuous, entropy_coefficient=None if alpha == "auto" else float(alpha)
-    )
+    ours = ours_of("sac", Continuous, entropy_coefficient=None if alpha == "auto" else float(alpha))
     # They add 1e-6 within the logarithm of the tanh's slope; here it is exact.
     theirs.actor.action_dist.epsilon = 0.0
     shake(theirs.critic_target)

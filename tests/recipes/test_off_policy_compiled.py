@@ -26,8 +26,7 @@ def test_a_compiled_update_is_the_eager_one(case: str) -> None:
     name, kind, options = CASES[case]
     small = {"hidden_sizes": [8], "warm_up": 32, "minibatch_size": 8, **options}
     compiled, again, eager = (
-        make(name, ENVIRONMENTS[kind], compile=compile, **small)
-        for compile in (True, True, False)
+        make(name, ENVIRONMENTS[kind], compile=compile, **small) for compile in (True, True, False)
     )
     for algorithm in (compiled, again, eager):
         algorithm.learn(128)
