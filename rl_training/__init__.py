@@ -24,10 +24,16 @@ if TYPE_CHECKING:
     from rl_training.losses.ppo import ppo_loss as ppo_loss
     from rl_training.models.actor_critic import MLPActorCritic as MLPActorCritic
     from rl_training.models.actor_critic import MLPPPGModel as MLPPPGModel
+    from rl_training.recipes.dqn import DQN as DQN
+    from rl_training.recipes.dqn import train_dqn as train_dqn
     from rl_training.recipes.ppg import PPG as PPG
     from rl_training.recipes.ppg import train_ppg as train_ppg
     from rl_training.recipes.ppo import PPO as PPO
     from rl_training.recipes.ppo import train_ppo as train_ppo
+    from rl_training.recipes.sac import SAC as SAC
+    from rl_training.recipes.sac import train_sac as train_sac
+    from rl_training.recipes.td3 import TD3 as TD3
+    from rl_training.recipes.td3 import train_td3 as train_td3
     from rl_training.runtime.callbacks import Callback as Callback
     from rl_training.runtime.devices import resolve_device as resolve_device
     from rl_training.runtime.run import make_run_dir as make_run_dir
@@ -46,8 +52,11 @@ _MODULES = {
     "losses.ppg": ["ppg_auxiliary_loss", "ppg_loss"],
     "losses.ppo": ["ppo_loss"],
     "models.actor_critic": ["MLPActorCritic", "MLPPPGModel"],
+    "recipes.dqn": ["DQN", "train_dqn"],
     "recipes.ppg": ["PPG", "train_ppg"],
     "recipes.ppo": ["PPO", "train_ppo"],
+    "recipes.sac": ["SAC", "train_sac"],
+    "recipes.td3": ["TD3", "train_td3"],
     "runtime.callbacks": ["Callback"],
     "runtime.devices": ["resolve_device"],
     "runtime.run": ["make_run_dir"],

@@ -106,7 +106,9 @@ class AlgorithmCore(ABC):
 
     def _make(self, observation_space: Any, action_space: Any) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self._action_map = ActionMap(action_space, squash=self.squash_actions)
+        self._action_map = ActionMap(
+            action_space, squash=self.squash_actions, scale=self.scale_actions
+        )
         # Parameters depend on the run's seed alone, and drawing them moves nobody else's generator.
         # The number of threads counts: orthogonal weights come from a QR decomposition.
         set_torch_threads(self.config.torch_threads)
@@ -143,6 +145,11 @@ class AlgorithmCore(ABC):
     @property
     def squash_actions(self) -> bool:
         """Whether actions pass through tanh and are scaled to the bounds on their way out."""
+        return False
+
+    @property
+    def scale_actions(self) -> bool:
+        """Whether actions lie in [-1, 1] and are scaled to the bounds on their way out."""
         return False
 
     @property
@@ -195,6 +202,7 @@ class AlgorithmCore(ABC):
             self.config,
             self._source,
             squash_actions=self.squash_actions,
+            scale_actions=self.scale_actions,
             normalizer=normalizer,
             gamma=self.discount,
         )
@@ -258,6 +266,7 @@ class AlgorithmCore(ABC):
             num_envs=num_envs,
             seed=seed,
             squash_actions=self.squash_actions,
+            scale_actions=self.scale_actions,
             normalizer=self.normalizer.evaluation_view(),
         )
         self._require_same_spaces(environment)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 ALGORITHMS: dict[str, str] = {
     "ppo": "rl_training.recipes.ppo:PPO",
     "ppg": "rl_training.recipes.ppg:PPG",
+    "dqn": "rl_training.recipes.dqn:DQN",
+    "sac": "rl_training.recipes.sac:SAC",
+    "td3": "rl_training.recipes.td3:TD3",
 }
 """Name in a config or on the command line -> ``"module:Class"``."""
 

@@ -119,11 +119,13 @@ def parse_train(arguments: Sequence[str]) -> TrainConfig:
     """
     from rl_training.cli.flags import changed_keys, parse_flags, without_field
     from rl_training.config import TrainConfig, build_config, train_config_class, untyped, validate
+    from rl_training.config.groups import ModelConfig
 
     choice = _choose(arguments)
     program = "rl-training train"
     if not choice.files and choice.algo is None and {"-h", "--help"} & set(choice.rest):
-        parse_flags(without_field(TrainConfig, "algorithm"), ["--help"], program=program)
+        generic = without_field(TrainConfig, "algorithm", model=ModelConfig)
+        parse_flags(generic, ["--help"], program=program)
     layers = _gather(choice)
     loaded = build_config(layers)
     typed = train_config_class(loaded.algo)

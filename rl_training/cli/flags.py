@@ -142,11 +142,16 @@ def _one_line(box: str) -> str:
     return text.removeprefix("Error parsing ") or "the arguments do not fit; --help lists them."
 
 
-def without_field(cls: type[Any], name: str) -> type[Any]:
-    """Return the dataclass ``cls`` with one field hidden from the flags, for a help without it."""
+def without_field(cls: type[Any], name: str, **groups: type[Any]) -> type[Any]:
+    """Return the dataclass ``cls`` with one field hidden from the flags, for a help without it, and
+    ``groups`` with the defaults of their own classes.
+    """
     annotation = Annotated[Any, tyro.conf.Suppress, tyro.conf.Fixed]
     hidden = (name, annotation, dataclasses.field(default=None))
-    made = dataclasses.make_dataclass(cls.__name__, [hidden], bases=(cls,), kw_only=True)
+    fields = [
+        (key, group, dataclasses.field(default_factory=group)) for key, group in groups.items()
+    ]
+    made = dataclasses.make_dataclass(cls.__name__, [hidden, *fields], bases=(cls,), kw_only=True)
     made.__doc__ = cls.__doc__
     return made
 

@@ -18,9 +18,7 @@ from rl_training.config.coercion import (
     plain,
     unknown_key,
 )
-from rl_training.config.groups import (
-    TrainConfig,
-)
+from rl_training.config.groups import ModelConfig, TrainConfig, model_defaults
 from rl_training.config.layers import Layers
 from rl_training.config.yaml_text import format_yaml
 from rl_training.errors import UserError
@@ -84,7 +82,8 @@ def build_config(layers: Layers) -> TrainConfig:
             )
         if not known:
             _refuse_algorithm(algo)
-        typed = build(train_config_class(cast("str", algo)), data)
+        named = cast("str", algo)
+        typed = build(train_config_class(named), _with_networks(data, named))
     except UserError as error:
         raise layers.located(error) from error
     return untyped(typed)
@@ -98,18 +97,31 @@ def _refuse_algorithm(algo: Any) -> None:
 
 
 def train_config_class(algo: str) -> type[TrainConfig]:
-    """Return `TrainConfig` with ``algorithm`` annotated by the algorithm's own dataclass."""
+    """Return `TrainConfig` with ``algorithm`` annotated by the algorithm's own dataclass, and its
+    own default networks.
+    """
     return _with_algorithm(cast("Any", algorithm_class(algo).Config))
 
 
 @functools.cache
 def _with_algorithm(group: type[Any]) -> type[TrainConfig]:
     algorithm = ("algorithm", group, dataclasses.field(default_factory=group))
+    networks = functools.partial(model_defaults, group)
+    model = ("model", ModelConfig, dataclasses.field(default_factory=networks))
     made = dataclasses.make_dataclass(
-        "TrainConfig", [algorithm], bases=(TrainConfig,), kw_only=True
+        "TrainConfig", [algorithm, model], bases=(TrainConfig,), kw_only=True
     )
     made.__doc__ = TrainConfig.__doc__
     return made
+
+
+def _with_networks(data: Mapping[str, Any], algo: str) -> Mapping[str, Any]:
+    """Return ``data`` with the algorithm's own defaults under what it says of the networks."""
+    given = data.get("model", {})
+    if not isinstance(given, Mapping):
+        return data  # refused later, by its type
+    defaults = model_defaults(cast("Any", algorithm_class(algo).Config))
+    return {**data, "model": {**vars(defaults), **given}}
 
 
 def untyped(config: TrainConfig) -> TrainConfig:

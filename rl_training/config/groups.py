@@ -196,8 +196,8 @@ class TrainConfig:
     """Run or checkpoint whose weights this run starts from (a warm start, not a resume)."""
     algorithm: Any = None
     """The algorithm's own group: its dataclass ``Config``. None stands for its defaults."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    """The networks."""
+    model: ModelConfig = None  # type: ignore[assignment]
+    """The networks. None stands for the algorithm's defaults."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environments."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -211,6 +211,8 @@ class TrainConfig:
         """Fill in the algorithm's defaults."""
         if self.algorithm is None:
             self.algorithm = algorithm_class(self.algo).Config()
+        if self.model is None:
+            self.model = model_defaults(type(self.algorithm))
 
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value outside the groups."""
@@ -220,6 +222,11 @@ class TrainConfig:
         at_least("total_timesteps", self.total_timesteps, 1)
         between("num_envs", self.num_envs, 1, _MOST_ENVIRONMENTS)
         between("torch_threads", self.torch_threads, 1, _MOST_THREADS)
+
+
+def model_defaults(algorithm: type[Any]) -> ModelConfig:
+    """Return the networks that an algorithm's ``Config`` asks for in ``model_defaults``."""
+    return ModelConfig(**getattr(algorithm, "model_defaults", {}))
 
 
 def at_least(key: str, value: int | None, minimum: int) -> None:

@@ -17,7 +17,13 @@ from rl_training.envs.normalize import (
 )
 from rl_training.envs.replay import ResumeError
 from rl_training.envs.seeding import episode_seed
-from rl_training.envs.spaces import ActionMap, require_supported, space_from_dict, space_to_dict
+from rl_training.envs.spaces import (
+    ActionMap,
+    observation_dtype,
+    require_supported,
+    space_from_dict,
+    space_to_dict,
+)
 from rl_training.envs.vector import VectorEnv
 
 __all__ = [
@@ -34,6 +40,7 @@ __all__ = [
     "make_env",
     "make_normalizer",
     "make_vector_env",
+    "observation_dtype",
     "require_supported",
     "space_from_dict",
     "space_to_dict",

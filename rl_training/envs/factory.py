@@ -160,6 +160,7 @@ def make_batched_env(
     num_envs: int | None = None,
     seed: int | None = None,
     squash_actions: bool = False,
+    scale_actions: bool = False,
     normalizer: Normalizer | None = None,
     gamma: float = 0.99,
 ) -> VectorEnv:
@@ -171,6 +172,7 @@ def make_batched_env(
         num_envs: rows; ``config.num_envs`` unless given.
         seed: of every episode's seed; ``config.seed`` unless given.
         squash_actions: take Box actions through tanh onto the bounds.
+        scale_actions: scale Box actions from [-1, 1] onto the bounds.
         normalizer: used as it is; unless given, built as ``config.env`` asks.
         gamma: discount of the running return that scales rewards.
 
@@ -186,6 +188,7 @@ def make_batched_env(
             seed=config.seed if seed is None else seed,
             name=_name(env, vector, config),
             squash_actions=squash_actions,
+            scale_actions=scale_actions,
             normalizer=normalizer,
         )
     except UserError:

@@ -128,17 +128,19 @@ def observation_spec(space: spaces.Box, num_envs: int, *, normalized: bool = Fal
 
 
 def action_spec(
-    space: spaces.Box | spaces.Discrete, num_envs: int, *, squash: bool = False
+    space: spaces.Box | spaces.Discrete, num_envs: int, *, squash: bool = False, scale: bool = False
 ) -> TensorSpec:
     """Return the TorchRL spec of the actions a policy gives: int64 ``[num_envs]`` or float32
     ``[num_envs, *space.shape]``.
 
     Discrete actions count from 0 whatever the space's start is. Box actions are unbounded where
-    they are squashed or the space has an infinite bound.
+    they are squashed or the space has an infinite bound, and within [-1, 1] where they are scaled.
     """
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), shape=(num_envs,), dtype=torch.int64, device="cpu")
     shape = (num_envs, *space.shape)
+    if scale:
+        return Bounded(-1.0, 1.0, shape=shape, dtype=torch.float32, device="cpu")
     if squash or not space.is_bounded("both"):
         return Unbounded(shape=shape, dtype=torch.float32, device="cpu")
     low, high = (
@@ -153,14 +155,18 @@ class ActionMap:
 
     Discrete actions get the space's ``start`` added. Box actions are clipped to the bounds, or,
     when ``squash`` is set, taken through tanh and scaled onto them: the policy then samples the
-    unbounded argument of the tanh.
+    unbounded argument of the tanh. With ``scale`` the policy gives numbers in [-1, 1], which are
+    scaled onto the bounds, each dimension by its own.
     """
 
-    def __init__(self, space: spaces.Box | spaces.Discrete, *, squash: bool = False) -> None:
+    def __init__(
+        self, space: spaces.Box | spaces.Discrete, *, squash: bool = False, scale: bool = False
+    ) -> None:
         """Prepare the map.
 
         Raises:
-            UserError: ``squash`` with an infinite bound, or with Discrete actions.
+            UserError: ``squash`` or ``scale`` with an infinite bound, or ``squash`` with Discrete
+                actions.
         """
         self.space = space
         self.squash = squash
@@ -171,14 +177,15 @@ class ActionMap:
             self._convert = self._shift
             self._start = int(space.start)
             return
-        if squash and not space.is_bounded("both"):
-            raise UserError(f"squashed actions need finite bounds, and {space} has infinite ones.")
+        if (squash or scale) and not space.is_bounded("both"):
+            kind = "squashed" if squash else "scaled"
+            raise UserError(f"{kind} actions need finite bounds, and {space} has infinite ones.")
         self._low, self._high = space.low, space.high
         # float64: the span of finite float32 bounds may overflow float32.
         self._offset = space.low.astype(np.float64)
         self._span = space.high.astype(np.float64) - self._offset
         self._bounded = bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
-        self._convert = self._squash if squash else self._clip
+        self._convert = self._squash if squash else self._scale if scale else self._clip
 
     def to_env(self, action: Array) -> Array:
         """Return ``action`` ``[N, *act]`` as a new array of the space's dtype, within its bounds.
@@ -200,6 +207,9 @@ class ActionMap:
         return converted.clip(self._low, self._high, out=converted) if self._bounded else converted
 
     def _squash(self, action: Array) -> Array:
-        unit = (np.tanh(action, dtype=np.float64) + 1.0) * 0.5
+        return self._scale(np.tanh(action, dtype=np.float64))
+
+    def _scale(self, action: Array) -> Array:
+        unit = (action.astype(np.float64) + 1.0) * 0.5
         # Rounding to the space's dtype can step over a bound by one unit.
         return (self._offset + unit * self._span).astype(self.dtype).clip(self._low, self._high)

@@ -52,6 +52,7 @@ class VectorEnv(EnvBase):
         seed: int,
         name: str,
         squash_actions: bool = False,
+        scale_actions: bool = False,
         normalizer: Normalizer | None = None,
     ) -> None:
         """Wrap ``vector``, a gymnasium vector environment that
@@ -62,10 +63,12 @@ class VectorEnv(EnvBase):
             seed: not negative; with the row and the episode number it gives every reset seed.
             name: what errors call the environment.
             squash_actions: take Box actions through tanh onto the bounds instead of clipping them.
+            scale_actions: scale Box actions from [-1, 1] onto the bounds instead of clipping them.
             normalizer: of observations and rewards; ``None`` leaves both as they are.
 
         Raises:
-            UserError: an unsupported space, a negative seed, or squashing without finite bounds.
+            UserError: an unsupported space, a negative seed, or squashing or scaling
+            without finite bounds.
         """
         require_supported(vector.single_observation_space, vector.single_action_space, name)
         super().__init__(device="cpu", batch_size=[vector.num_envs])
@@ -74,7 +77,9 @@ class VectorEnv(EnvBase):
         self.num_envs: int = vector.num_envs
         self.single_observation_space = vector.single_observation_space
         self.single_action_space = vector.single_action_space
-        self.action_map = ActionMap(vector.single_action_space, squash=squash_actions)
+        self.action_map = ActionMap(
+            vector.single_action_space, squash=squash_actions, scale=scale_actions
+        )
         self.normalizer = normalizer
         episodes = Episodes(
             make_rows(vector),
@@ -89,10 +94,10 @@ class VectorEnv(EnvBase):
         # Plain objects hold what changes: setting an attribute on an EnvBase costs microseconds.
         self._steps = TensorSteps(episodes, dtype)
         self._flow = {"continue": False}
-        self._make_specs(squash_actions, normalized)
+        self._make_specs(normalized, squash=squash_actions, scale=scale_actions)
         self.is_closed = False
 
-    def _make_specs(self, squash: bool, normalized: bool) -> None:
+    def _make_specs(self, normalized: bool, *, squash: bool, scale: bool) -> None:
         count = self.num_envs
         shape = (count, 1)
 
@@ -109,7 +114,7 @@ class VectorEnv(EnvBase):
             is_init=Categorical(2, shape=shape, dtype=torch.bool, device="cpu")
         )
         self.action_spec = composite(
-            action=action_spec(self.single_action_space, count, squash=squash)
+            action=action_spec(self.single_action_space, count, squash=squash, scale=scale)
         )
         # TorchRL keeps reward keys, and no others, out of the root.
         self.reward_spec = composite(

@@ -25,7 +25,7 @@ class MLP(nn.Module):
     output_size]``.
 
     It calls the linear kernels itself: `nn.Sequential` costs as much again per step on networks
-    this small. Inputs of another dtype (integers, float64) are converted to float32.
+    this small. Inputs of another dtype (integers, float64) are converted to the weights' (float32).
     """
 
     def __init__(
@@ -44,13 +44,16 @@ class MLP(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """Return the last hidden layer's output, ``[*batch, output_size]``."""
         hidden = observation
-        if hidden.dtype != torch.float32:
-            hidden = hidden.float()
+        if hidden.dtype != self._dtype():
+            hidden = hidden.to(self._dtype())
         if self.input_dimensions != 1:
             hidden = hidden.reshape(*hidden.shape[: hidden.ndim - self.input_dimensions], -1)
         for layer in self._linears:
             hidden = self.activation(functional.linear(hidden, layer.weight, layer.bias))
         return hidden
+
+    def _dtype(self) -> torch.dtype:
+        return self._linears[0].weight.dtype if self._linears else torch.float32
 
 
 def orthogonal_(module: nn.Module, gain: float) -> None:

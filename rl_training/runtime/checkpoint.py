@@ -13,10 +13,8 @@ It is written in a temporary directory beside, each file and the directory flush
 then renamed. `best` and then `latest` are moved, and only then is anything old deleted: at every
 moment the newest complete checkpoint is whole.
 
-Room for large buffers: the manifest lists files, whatever they hold. A buffer goes in as files of
-fixed size named by content, added in `_write` between the state and the manifest; a file that the
-previous checkpoint lists with the same hash becomes a hard link to it, and `_load_state` joins them
-where ``state.json`` names them under a tag of their own. Each checkpoint stays complete by itself.
+A replay buffer lies beside, in ``shards/``, as files that the next checkpoint links to rather than
+writes again: see `rl_training.runtime.shards`.
 """
 
 from __future__ import annotations
@@ -60,6 +58,7 @@ from rl_training.runtime.manifest import (
     read_verified,
     verify_files,
 )
+from rl_training.runtime.shards import ShardReader, ShardWriter
 from rl_training.runtime.state import decode_state, digest, encode_state
 
 __all__ = [
@@ -200,6 +199,9 @@ def save_policy(
 def load_checkpoint(path: str | os.PathLike[str]) -> LoadedCheckpoint:
     """Return a checkpoint after verifying every file of it. Nothing is unpickled.
 
+    Only the files of `Sharded` leaves are left out: they can be larger than the memory, so each is
+    read, and verified then, when its rows are asked for.
+
     Raises:
         CheckpointError: no checkpoint there, a damaged or planted file, a newer schema, or a policy
             without training state.
@@ -307,7 +309,8 @@ def _identical(checkpoints: Path, step: int, written: Path) -> Path | None:
 
 def _write(directory: Path, step: int, state: Any, policy: Any, config: Mapping[str, Any]) -> None:
     writer = ManifestWriter(directory)
-    _add_state(writer, "state", state)
+    shards = ShardWriter(writer, list_checkpoints(directory.parent)[::-1])
+    _add_state(writer, "state", state, shards)
     writer.add("config.json", json_bytes(dict(config)))
     part = writer.subdirectory(POLICY)
     _write_policy(part, step, policy, config)
@@ -323,8 +326,10 @@ def _write_policy(
     writer.finish({"step": step, "config_hash": _hash_config(config)})
 
 
-def _add_state(writer: ManifestWriter, name: str, state: Any) -> None:
-    tensors, structure = encode_state(state)
+def _add_state(
+    writer: ManifestWriter, name: str, state: Any, shards: ShardWriter | None = None
+) -> None:
+    tensors, structure = encode_state(state, None if shards is None else shards.write)
     # Bytes in memory rather than safetensors' own file writing: what is hashed is what was meant,
     # and a full disk is an OSError.
     writer.add(f"{name}.safetensors", safetensors.torch.save(tensors))
@@ -335,7 +340,9 @@ def _load_state(directory: Path, manifest: Mapping[str, Any], name: str) -> Any:
     structure = _load_json(directory, manifest, f"{name}.json")
     data = read_verified(directory, manifest, f"{name}.safetensors")
     try:
-        return decode_state(safetensors.torch.load(data), structure)
+        return decode_state(
+            safetensors.torch.load(data), structure, ShardReader(directory, manifest).read
+        )
     except (
         safetensors.SafetensorError,
         ValueError,

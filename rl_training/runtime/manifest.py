@@ -44,11 +44,40 @@ class ManifestWriter:
         """Write into ``directory``, which exists and is empty."""
         self._directory = directory
         self._files: dict[str, dict[str, Any]] = {}
+        self._folders: list[str] = []
 
-    def add(self, name: str, data: bytes) -> None:
-        """Write one file and list it."""
+    def add(self, name: str, data: bytes, *, sha256: str | None = None) -> None:
+        """Write one file and list it, with its hash if that is known already."""
         write_durable(self._directory / name, data)
-        self._files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        self._list(name, len(data), sha256 or hashlib.sha256(data).hexdigest())
+
+    def link(self, name: str, source: Path, *, size: int, sha256: str) -> bool:
+        """List a file that ``source`` holds already, as a second name for it, without reading it.
+
+        Returns:
+            Whether that worked. It does not where there is no such file of that size, or where the
+            file system has no hard links.
+        """
+        try:
+            found = source.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+                return False
+            os.link(source, self._directory / name)
+        except OSError:
+            return False
+        self._list(name, size, sha256)
+        return True
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def _list(self, name: str, size: int, sha256: str) -> None:
+        self._files[name] = {"size": size, "sha256": sha256}
+
+    def folder(self, name: str) -> None:
+        """Create a directory in this one; its files are listed by ``name/file``."""
+        (self._directory / name).mkdir()
+        self._folders.append(name)
 
     def subdirectory(self, name: str) -> ManifestWriter:
         """Create a directory in this one that gets a manifest of its own."""
@@ -69,6 +98,8 @@ class ManifestWriter:
             "files": dict(self._files),
         }
         content["manifest_sha256"] = _own_hash(content)
+        for folder in self._folders:
+            sync_directory(self._directory / folder)
         self.add(MANIFEST, json_bytes(content, sort_keys=True))
         sync_directory(self._directory)
 

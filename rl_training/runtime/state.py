@@ -1,12 +1,14 @@
 """Nested state to tensors and JSON, back again without a bit lost, and its digest.
 
 A state is a dict, list or tuple, nested, whose leaves are ``torch.Tensor``, ``numpy.ndarray``,
-numpy scalars, ``int``, ``float``, ``bool``, ``str`` or ``None``. Keys are text or, as in the state
-of a torch optimiser, whole numbers; one dict has one kind.
+numpy scalars, ``int``, ``float``, ``bool``, ``str``, ``None`` or, for what is large and grows by
+appending, ``Sharded``. Keys are text or, as in the state of a torch optimiser, whole numbers; one
+dict has one kind.
 
 In the JSON part a plain value and a list stand for themselves; everything else is an object with
 one tag: ``dict``, ``int_dict``, ``tuple``, ``float`` (bits of NaN and the infinities, which JSON
-lacks), ``tensor``, ``array`` and ``scalar`` (a name among the tensors). Names are JSON pointers
+lacks), ``tensor``, ``array`` and ``scalar`` (a name among the tensors) and ``sharded`` (files; see
+`rl_training.runtime.shards`). Names are JSON pointers
 (RFC 6901), so that a key with ``/`` or ``.`` collides with nothing.
 """
 
@@ -16,10 +18,13 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from rl_training.runtime.sharded import Sharded
 
 DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
@@ -49,8 +54,15 @@ class StateError(TypeError):
     """
 
 
-def encode_state(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
+def encode_state(
+    state: Any, write_shards: Callable[[Sharded], Any] | None = None
+) -> tuple[dict[str, torch.Tensor], Any]:
     """Split ``state`` into named tensors and a JSON value.
+
+    Args:
+        state: what to split.
+        write_shards: writes a `Sharded` leaf and returns the JSON value that finds it again; None:
+            there is no place for one.
 
     Returns:
         Tensors on the CPU, contiguous, none sharing memory with another or with the state, and the
@@ -60,27 +72,25 @@ def encode_state(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
         StateError: a value, key or dtype outside the list above; it names the place.
     """
     tensors: dict[str, torch.Tensor] = {}
-    return tensors, _encode(state, "", tensors)
+    return tensors, _Encoder(tensors, write_shards).encode(state, "")
 
 
-def decode_state(tensors: Mapping[str, torch.Tensor], structure: Any) -> Any:
+def decode_state(
+    tensors: Mapping[str, torch.Tensor],
+    structure: Any,
+    read_shards: Callable[[Any], Sharded] | None = None,
+) -> Any:
     """Rebuild what `encode_state` split. Tensors lie on the CPU; none shares memory with another.
+
+    Args:
+        tensors: the first part.
+        structure: the second part.
+        read_shards: the opposite of ``write_shards``.
 
     Raises:
         ValueError: the two parts do not belong together.
     """
-    if structure is None or isinstance(structure, bool | int | float | str):
-        return structure
-    if isinstance(structure, list):
-        return [decode_state(tensors, item) for item in structure]
-    if not isinstance(structure, dict) or len(structure) != 1:
-        raise ValueError(
-            "a node of the structure is neither a value, a list nor an object with one tag"
-        )
-    ((tag, content),) = structure.items()
-    if tag not in _DECODERS:
-        raise ValueError(f"the structure has an unknown tag {tag!r}")
-    return _DECODERS[tag](tensors, content)
+    return _Decoder(tensors, read_shards).decode(structure)
 
 
 def digest(state: Any) -> str:
@@ -97,25 +107,41 @@ def digest(state: Any) -> str:
     return hasher.hexdigest()
 
 
-def _encode(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
-    kind = _kind(value, place)
-    if kind in ("none", "bool", "int", "str"):
-        return value
-    if kind == "float":
-        return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
-    if kind in ("tensor", "array", "scalar"):
-        # The copy also cuts ties: safetensors refuses tensors that share memory.
-        tensors[place] = _as_tensor(value, place).clone(memory_format=torch.contiguous_format)
-        return {kind: place}
-    if kind in ("list", "tuple"):
-        items = [_encode(item, f"{place}/{index}", tensors) for index, item in enumerate(value)]
-        return items if kind == "list" else {"tuple": items}
-    return {
-        kind: {
-            str(key): _encode(item, f"{place}/{_escape(key)}", tensors)
-            for key, item in value.items()
+@dataclass(frozen=True)
+class _Encoder:
+    tensors: dict[str, torch.Tensor]
+    write_shards: Callable[[Sharded], Any] | None
+
+    def encode(self, value: Any, place: str) -> Any:
+        kind = _kind(value, place)
+        if kind in ("none", "bool", "int", "str"):
+            return value
+        if kind == "float":
+            return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        if kind in ("tensor", "array", "scalar"):
+            # The copy also cuts ties: safetensors refuses tensors that share memory.
+            tensor = _as_tensor(value, place)
+            self.tensors[place] = tensor.clone(memory_format=torch.contiguous_format)
+            return {kind: place}
+        if kind == "sharded":
+            return {kind: self._shards(value, place)}
+        if kind in ("list", "tuple"):
+            items = [self.encode(item, f"{place}/{index}") for index, item in enumerate(value)]
+            return items if kind == "list" else {"tuple": items}
+        return {
+            kind: {
+                str(key): self.encode(item, f"{place}/{_escape(key)}")
+                for key, item in value.items()
+            }
         }
-    }
+
+    def _shards(self, value: Sharded, place: str) -> Any:
+        if self.write_shards is None or value.dtype not in DTYPES:
+            raise StateError(
+                f"the rows at {place or '/'} ({value.dtype}) cannot be saved here: they need files "
+                "of their own, and one of the dtypes of tensors."
+            )
+        return self.write_shards(value)
 
 
 def _hash(value: Any, place: str, update: Callable[[bytes | memoryview], None]) -> None:
@@ -135,12 +161,24 @@ def _hash(value: Any, place: str, update: Callable[[bytes | memoryview], None]) 
         _text(update, DTYPES[tensor.dtype])
         update(struct.pack(f"<{tensor.dim()}q", *tensor.shape))
         update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    elif kind == "sharded":
+        _hash_rows(value, update)
     elif kind == "float":
         _head(update, kind, 8)
         update(struct.pack("<d", value))
     else:
         _head(update, kind, 0)
         _text(update, str(value))
+
+
+def _hash_rows(value: Sharded, update: Callable[[bytes | memoryview], None]) -> None:
+    """Cover the rows and their numbers, and not how they are cut into files."""
+    _head(update, "sharded", len(value.row_shape))
+    _text(update, DTYPES[value.dtype])
+    update(struct.pack(f"<{len(value.row_shape)}q", *value.row_shape))
+    update(struct.pack("<2q", value.start, value.stop))
+    for piece in value.pieces():
+        update(piece.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _head(update: Callable[[bytes | memoryview], None], kind: str, size: int) -> None:
@@ -162,6 +200,7 @@ _PLAIN_KINDS = {
     str: "str",
     list: "list",
     tuple: "tuple",
+    Sharded: "sharded",
 }
 
 
@@ -222,33 +261,52 @@ def _escape(key: str | int) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
-def _take(tensors: Mapping[str, torch.Tensor], name: Any) -> torch.Tensor:
-    if not isinstance(name, str) or name not in tensors:
-        raise ValueError(f"there is no tensor {name!r}")
-    # A copy lies where torch's allocator puts it, aligned as in the run that saved it, and shares
-    # memory with nothing.
-    return tensors[name].clone()
+@dataclass(frozen=True)
+class _Decoder:
+    tensors: Mapping[str, torch.Tensor]
+    read_shards: Callable[[Any], Sharded] | None
+
+    def decode(self, structure: Any) -> Any:
+        if structure is None or isinstance(structure, bool | int | float | str):
+            return structure
+        if isinstance(structure, list):
+            return [self.decode(item) for item in structure]
+        if not isinstance(structure, dict) or len(structure) != 1:
+            raise ValueError(
+                "a node of the structure is neither a value, a list nor an object with one tag"
+            )
+        ((tag, content),) = structure.items()
+        if tag not in _DECODERS:
+            raise ValueError(f"the structure has an unknown tag {tag!r}")
+        return _DECODERS[tag](self, content)
+
+    def take(self, name: Any) -> torch.Tensor:
+        if not isinstance(name, str) or name not in self.tensors:
+            raise ValueError(f"there is no tensor {name!r}")
+        # A copy lies where torch's allocator puts it, aligned as in the run that saved it, and
+        # shares memory with nothing.
+        return self.tensors[name].clone()
+
+    def shards(self, content: Any) -> Sharded:
+        if self.read_shards is None:
+            raise ValueError("there are no files for rows here")
+        return self.read_shards(content)
 
 
-def _decode_float(_: Mapping[str, torch.Tensor], content: Any) -> float:
+def _decode_float(_: _Decoder, content: Any) -> float:
     value: float = struct.unpack(">d", bytes.fromhex(content))[0]
     return value
 
 
-def _decode_scalar(tensors: Mapping[str, torch.Tensor], content: Any) -> Any:
-    return _take(tensors, content).numpy()[()]
-
-
-_DECODERS: dict[str, Callable[[Mapping[str, torch.Tensor], Any], Any]] = {
-    "dict": lambda tensors, content: {
-        key: decode_state(tensors, item) for key, item in content.items()
+_DECODERS: dict[str, Callable[[_Decoder, Any], Any]] = {
+    "dict": lambda decoder, content: {key: decoder.decode(item) for key, item in content.items()},
+    "int_dict": lambda decoder, content: {
+        int(key): decoder.decode(item) for key, item in content.items()
     },
-    "int_dict": lambda tensors, content: {
-        int(key): decode_state(tensors, item) for key, item in content.items()
-    },
-    "tuple": lambda tensors, content: tuple(decode_state(tensors, item) for item in content),
+    "tuple": lambda decoder, content: tuple(decoder.decode(item) for item in content),
     "float": _decode_float,
-    "tensor": _take,
-    "array": lambda tensors, content: _take(tensors, content).numpy(),
-    "scalar": _decode_scalar,
+    "tensor": _Decoder.take,
+    "array": lambda decoder, content: decoder.take(content).numpy(),
+    "scalar": lambda decoder, content: decoder.take(content).numpy()[()],
+    "sharded": _Decoder.shards,
 }

@@ -15,12 +15,14 @@ from rl_training.registry import ALGORITHMS, algorithm_class
 from tests.docs.pages import PAGES, named, rows, section
 
 # Settings under which each algorithm logs everything it can; several where one excludes another.
+_PHASES = {"num_steps": 32, "policy_iterations": 2, "auxiliary_minibatches": 4}
+_REPLAY = {"warm_up": 32, "train_every": 32, "replay_capacity": 1000, "hidden_sizes": [8]}
 SETTINGS: dict[str, list[dict[str, Any]]] = {
-    "ppo": [{}],
-    "ppg": [
-        {"policy_iterations": 2, "auxiliary_minibatches": 4},
-        {"policy_iterations": 2, "auxiliary_minibatches": 4, "value_epochs": 2},
-    ],
+    "ppo": [{"num_steps": 32}],
+    "ppg": [_PHASES, {**_PHASES, "value_epochs": 2}],
+    "dqn": [_REPLAY],
+    "sac": [_REPLAY, {**_REPLAY, "entropy_coefficient": 0.1}],
+    "td3": [_REPLAY],
 }
 
 
@@ -28,12 +30,15 @@ def logged(algo: str, output: Path, changes: dict[str, Any]) -> set[str]:
     settings: dict[str, Any] = {
         "output_dir": str(output),
         "num_envs": 2,
-        "num_steps": 32,
         "minibatch_size": 32,
         "evaluation.episodes": 1,
         **changes,
     }
-    algorithm = algorithm_class(algo)("CartPole-v1", **settings)
+    environment = "CartPole-v1"
+    if algo == "td3":  # Box actions alone; episodes that end within the few steps
+        environment = "Pendulum-v1"
+        settings["env_kwargs"] = {"max_episode_steps": 20}
+    algorithm = algorithm_class(algo)(environment, **settings)
     algorithm.learn(128).close()
     [run] = output.iterdir()
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

@@ -144,3 +144,31 @@ def test_action_specs_are_bounded_only_where_the_policy_is() -> None:
     assert bool((drawn[:, 1] >= 0.5).all())
     assert bool(torch.isfinite(action_spec(spaces.Box(0.0, np.inf, (2,)), 100).rand()).all())
     assert bool((action_spec(ASYMMETRIC, 500, squash=True).rand()[:, 1] < 0.5).any())
+
+
+def test_scaled_actions_go_from_minus_one_and_one_to_the_bounds_of_each_dimension() -> None:
+    given = np.array([[-1.0, -1.0], [1.0, 1.0], [0.0, -0.5], [3.0, -3.0]], np.float32)
+    actions = ActionMap(ASYMMETRIC, scale=True).to_env(given)
+    expected = [[-1.0, 0.5], [2.0, 4.0], [0.5, 1.375], [2.0, 0.5]]
+    np.testing.assert_allclose(actions, expected)
+    assert actions.dtype == np.float64
+
+
+def test_scaled_actions_never_leave_awkward_bounds() -> None:
+    space = spaces.Box(np.float32(-0.1), np.float32(0.7), (1000,), np.float32)
+    for value in (-1.0, 1.0):
+        [action] = ActionMap(space, scale=True).to_env(np.full((1, 1000), value, np.float32))
+        assert space.contains(action)
+
+
+def test_scaling_needs_finite_bounds_and_leaves_discrete_actions_alone() -> None:
+    with pytest.raises(UserError, match="scaled actions need finite bounds"):
+        ActionMap(spaces.Box(-np.inf, 1.0, (2,), np.float32), scale=True)
+    taken = ActionMap(spaces.Discrete(3, start=5), scale=True).to_env(np.array([0, 2]))
+    assert taken.tolist() == [5, 7]
+
+
+def test_the_spec_of_scaled_actions_is_from_minus_one_to_one() -> None:
+    drawn = action_spec(ASYMMETRIC, 500, scale=True).rand()
+    assert drawn.dtype == torch.float32
+    assert drawn.min() >= -1 and drawn.max() <= 1 and drawn[:, 1].min() < 0

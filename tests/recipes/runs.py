@@ -16,16 +16,36 @@ from tests.recipes.environments import Identity, Tracking
 
 ENVIRONMENTS: dict[str, Callable[[], Any]] = {"discrete": Identity, "box": Tracking}
 
-SMALL: dict[str, Any] = {
+ON_POLICY = ("ppo", "ppg")
+
+_COMMON: dict[str, Any] = {
     "num_envs": 4,
-    "num_steps": 32,
     "minibatch_size": 32,
     "learning_rate": 3e-3,
     "discount": 0.9,
 }
+_REPLAY: dict[str, Any] = {
+    **_COMMON,
+    "train_every": 128,
+    "gradient_steps_per_step": 0.125,
+    "warm_up": 96,
+    "replay_capacity": 4096,
+    "hidden_sizes": [32],
+}
+SMALL: dict[str, dict[str, Any]] = {
+    **{name: {**_COMMON, "num_steps": 32} for name in ON_POLICY},
+    # Learning twice has another schedule than learning once: epsilon has none here.
+    "dqn": {**_REPLAY, "exploration_fraction": 0.0, "exploration_final": 0.2},
+    "sac": _REPLAY,
+    "td3": _REPLAY,
+}
+"""An iteration is 128 steps everywhere."""
 
 PHASES: dict[str, dict[str, Any]] = {
     "ppo": {"num_epochs": 3},
+    "dqn": {"target_update_interval": 100},
+    "sac": {},
+    "td3": {},
     "ppg": {
         "policy_iterations": 2,
         "policy_epochs": 3,
@@ -38,7 +58,7 @@ PHASES: dict[str, dict[str, Any]] = {
 
 def make(name: str, env: Any = Identity, **changes: Any) -> Any:
     """Return a small algorithm."""
-    return algorithm_class(name)(env, **{**SMALL, **PHASES[name], **changes})
+    return algorithm_class(name)(env, **{**SMALL[name], **PHASES[name], **changes})
 
 
 def make_ppg(env: Any = Identity, **changes: Any) -> PPG:
@@ -54,7 +74,7 @@ def make_ppo(env: Any = Identity, **changes: Any) -> PPO:
 
 
 def iterate(
-    algorithm: PPO, iterations: int, *, update: bool = True
+    algorithm: Any, iterations: int, *, update: bool = True
 ) -> tuple[list[TensorDictBase], list[dict[str, Tensor]]]:
     """Collect and learn; return copies of the batches as updates left them, and the metrics."""
     batches, metrics = [], []

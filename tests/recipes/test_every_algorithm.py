@@ -13,7 +13,7 @@ import torch
 from rl_training.registry import ALGORITHMS, algorithm_class
 from rl_training.runtime.state import digest
 from tests.recipes.environments import RandomEnds
-from tests.recipes.runs import ENVIRONMENTS, iterate, make
+from tests.recipes.runs import ENVIRONMENTS, ON_POLICY, iterate, make
 
 TRAINING_METRICS = {
     "loss/policy",
@@ -37,7 +37,28 @@ PHASE_METRICS = {
     "aux/gradient_norm",
     "time/auxiliary_phase",
 }
+REPLAY_METRICS = {"train/learning_rate", "train/gradient_steps", "train/replay_size", "train/q"}
+CRITIC_METRICS = REPLAY_METRICS | {
+    "loss/actor",
+    "loss/critic",
+    "train/actor_gradient_norm",
+    "train/critic_gradient_norm",
+}
+DQN_METRICS = REPLAY_METRICS | {
+    "loss/q",
+    "train/gradient_norm",
+    "train/epsilon",
+    "train/target_updates",
+}
+SAC_METRICS = CRITIC_METRICS | {
+    "loss/temperature",
+    "train/entropy",
+    "train/entropy_coefficient",
+}
 METRICS = {
+    "dqn": [DQN_METRICS, DQN_METRICS],
+    "sac": [SAC_METRICS, SAC_METRICS],
+    "td3": [CRITIC_METRICS, CRITIC_METRICS],
     "ppo": [TRAINING_METRICS, TRAINING_METRICS],
     "ppg": [
         TRAINING_METRICS | {"time/policy_phase"},
@@ -47,6 +68,12 @@ METRICS = {
 """The keys of the first and of the second iteration, which has PPG's auxiliary phase."""
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rainbow": ("discrete", {"rainbow": True, "num_atoms": 11}),
+    "soft_targets": ("discrete", {"tau": 0.01, "target_update_interval": 4, "loss": "l2"}),
+    "bfloat16": ("box", {"precision": "bfloat16"}),
+    "fixed_entropy_coefficient": ("box", {"entropy_coefficient": 0.1}),
+    "ornstein_uhlenbeck": ("box", {"exploration_noise": "ornstein_uhlenbeck"}),
+    "ddpg": ("box", {"twin_critics": False, "policy_delay": 1, "target_policy_noise": 0.0}),
     "discrete": ("discrete", {}),
     "box": ("box", {}),
     "gsde": ("box", {"gsde": True, "gsde_resample_interval": 5}),
@@ -54,16 +81,29 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "normalized": ("box", {"normalize_observation": True, "normalize_reward": True}),
 }
 
+_ON_POLICY_KINDS = ("discrete", "box", "gsde", "squash", "normalized")
+KINDS_OF = {
+    "ppo": _ON_POLICY_KINDS,
+    "ppg": _ON_POLICY_KINDS,
+    "dqn": ("discrete", "rainbow", "soft_targets"),
+    "sac": ("discrete", "box", "gsde", "bfloat16", "fixed_entropy_coefficient"),
+    "td3": ("box", "ornstein_uhlenbeck", "ddpg", "bfloat16"),
+}
+"""What each algorithm takes."""
+CONTINUOUS = [name for name, kinds in KINDS_OF.items() if "box" in kinds]
+DISCRETE = [name for name, kinds in KINDS_OF.items() if "discrete" in kinds]
+
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in ALGORITHMS for kind in KINDS_OF[name]]
+)
 
 
-def build(name: str, kind: str, **changes: Any) -> Any:
-    env, options = KINDS[kind]
+def build(name: str, kind: str | None = None, **changes: Any) -> Any:
+    env, options = KINDS[kind or KINDS_OF[name][0]]
     return make(name, ENVIRONMENTS[env], **options, **changes)
 
 
-@every_algorithm
 @every_kind
 def test_the_same_seed_gives_the_same_digest_run_after_run(name: str, kind: str) -> None:
     digests: list[str] = []
@@ -82,13 +122,12 @@ def test_initial_parameters_do_not_depend_on_the_threads_of_the_process(name: st
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            digests.append(digest(build(name, "discrete").model.state_dict()))
+            digests.append(digest(build(name).state_dict()["modules"]))
     finally:
         torch.set_num_threads(threads)
     assert digests[0] == digests[1]
 
 
-@every_algorithm
 @every_kind
 def test_a_few_iterations_have_finite_metrics_and_move_the_parameters(name: str, kind: str) -> None:
     algorithm = build(name, kind)
@@ -101,17 +140,19 @@ def test_a_few_iterations_have_finite_metrics_and_move_the_parameters(name: str,
 
 @every_algorithm
 def test_metrics_have_the_documented_names(name: str) -> None:
-    _, metrics = iterate(build(name, "discrete"), 2)
+    _, metrics = iterate(build(name), 2)
     assert [set(each) for each in metrics] == METRICS[name]
 
 
-@every_algorithm
 @pytest.mark.parametrize(
-    ("env_id", "options"),
+    ("name", "env_id", "options"),
     [
-        ("CartPole-v1", {}),
-        ("Pendulum-v1", {"normalize_observation": True}),
-        ("Pendulum-v1", {"gsde": True}),
+        *((name, "CartPole-v1", {}) for name in DISCRETE),
+        *((name, "Pendulum-v1", {}) for name in CONTINUOUS),
+        *((name, "Pendulum-v1", {"normalize_observation": True}) for name in ON_POLICY),
+        *((name, "Pendulum-v1", {"gsde": True}) for name in KINDS_OF if "gsde" in KINDS_OF[name]),
+        ("dqn", "CartPole-v1", {"rainbow": True}),
+        ("td3", "Pendulum-v1", {"exploration_noise": "ornstein_uhlenbeck"}),
     ],
 )
 def test_a_saved_algorithm_predicts_and_goes_on_alike(
@@ -131,9 +172,9 @@ def test_a_saved_algorithm_predicts_and_goes_on_alike(
     assert digest(loaded.learn(256).state_dict()) == digest(algorithm.learn(256).state_dict())
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", CONTINUOUS)
 def test_a_policy_alone_predicts_alike(name: str, tmp_path: Path) -> None:
-    algorithm = make(name, "Pendulum-v1", normalize_observation=True).learn(128)
+    algorithm = make(name, "Pendulum-v1", normalize_observation=name in ON_POLICY).learn(128)
     algorithm.save(tmp_path / "policy", policy_only=True)
     loaded = algorithm_class(name).load(tmp_path / "policy")
     observations = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
@@ -142,15 +183,23 @@ def test_a_policy_alone_predicts_alike(name: str, tmp_path: Path) -> None:
     )
 
 
-@every_algorithm
-@pytest.mark.parametrize("options", [{"log_std_init": 2.0}, {"squash": True, "log_std_init": 2.0}])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {"log_std_init": 2.0}) for name in ON_POLICY),
+        *((name, {"squash": True, "log_std_init": 2.0}) for name in ON_POLICY),
+        *((name, {}) for name in CONTINUOUS if name not in ON_POLICY),
+    ],
+)
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_predicted_continuous_actions_stay_within_the_bounds(
     name: str, options: dict[str, Any], deterministic: bool
 ) -> None:
     algorithm = make(name, "Pendulum-v1", **options)
     with torch.no_grad():
-        algorithm.model.action_head.layer.weight.mul_(1000)
+        model = algorithm.model
+        head = model.action_head.layer if name in ON_POLICY else model.actor.head
+        head.weight.mul_(1000)
     observations = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     actions, state = algorithm.predict(observations, deterministic=deterministic)
     assert state is None
@@ -162,7 +211,7 @@ def test_predicted_continuous_actions_stay_within_the_bounds(
     assert actions.min() < -1.5
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", DISCRETE)
 def test_predicted_discrete_actions_are_numbered_as_the_environment_numbers_them(name: str) -> None:
     class Shifted(RandomEnds):
         def __init__(self) -> None:
@@ -181,26 +230,27 @@ def test_predicted_discrete_actions_are_numbered_as_the_environment_numbers_them
 
 @every_algorithm
 def test_learning_twice_means_that_much_more(name: str) -> None:
-    algorithm = build(name, "discrete").learn(256)
+    algorithm = build(name).learn(256)
     assert algorithm.global_step == 256
     algorithm.learn(256)
     assert algorithm.global_step == 512
     assert algorithm.updates == 4
-    once = build(name, "discrete").learn(512)
+    once = build(name).learn(512)
     assert digest(once.model.state_dict()) == digest(algorithm.model.state_dict())
 
 
 @every_algorithm
 def test_a_budget_that_is_no_multiple_is_rounded_up_to_whole_iterations(name: str) -> None:
-    assert build(name, "discrete").learn(300).global_step == 384
+    assert build(name).learn(300).global_step == 384
 
 
 @every_algorithm
 def test_evaluation_and_prediction_leave_training_alone(name: str) -> None:
-    disturbed, plain = build(name, "discrete"), build(name, "discrete")
+    disturbed, plain = build(name), build(name)
     for _ in range(2):
         disturbed.learn(128)
         plain.learn(128)
         disturbed.evaluate(episodes=3, deterministic=False)
-        disturbed.predict(np.zeros(4, np.float32), deterministic=False)
+        observation = np.zeros(disturbed.observation_space.shape, np.float32)
+        disturbed.predict(observation, deterministic=False)
     assert digest(disturbed.state_dict()) == digest(plain.state_dict())

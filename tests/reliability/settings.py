@@ -13,17 +13,27 @@ NUM_STEPS = 32
 FRAMES = NUM_ENVS * NUM_STEPS
 ITERATIONS = 36
 
+_ON_POLICY = ("ppo", "ppg")
+
 _BASE: dict[str, Any] = {
     "env_id": "CartPole-v1",
     "seed": 3,
     "num_envs": NUM_ENVS,
     "total_timesteps": ITERATIONS * FRAMES,
-    "algorithm": {"num_steps": NUM_STEPS, "minibatch_size": 32, "learning_rate": 1e-3},
+    "algorithm": {"minibatch_size": 32, "learning_rate": 1e-3},
     "model": {"hidden_sizes": [16, 16]},
     # No interval is a multiple of an iteration's steps, nor of another one.
     "evaluation": {"interval": 900, "episodes": 2, "num_envs": 2},
     "checkpoint": {"interval": 3 * FRAMES - 50},
     "tracking": {"tensorboard": False},
+}
+_ROLLOUT = {"num_steps": NUM_STEPS}
+# The buffer overflows in the middle, and no interval is a multiple of another.
+_REPLAY = {
+    "train_every": FRAMES,
+    "warm_up": 200,
+    "gradient_steps_per_step": 0.07,
+    "replay_capacity": 2000,
 }
 _NORMALIZED = {"normalize_observation": True, "normalize_reward": True}
 _CYCLE = {
@@ -70,6 +80,36 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "algorithm": _CYCLE,
         "env": {"vectorization": "async", "normalize_observation": True},
     },
+    "dqn_cartpole_prioritized": {
+        "algo": "dqn",
+        "algorithm": {
+            "prioritized": True,
+            "double": True,
+            "n_steps": 3,
+            "target_update_interval": 300,
+            "exploration_fraction": 0.5,
+        },
+    },
+    "dqn_cartpole_rainbow": {
+        "algo": "dqn",
+        "algorithm": {"rainbow": True, "num_atoms": 11, "tau": 0.1, "target_update_interval": 50},
+    },
+    "sac_pendulum": {
+        "algo": "sac",
+        "env_id": "Pendulum-v1",
+        "algorithm": {"learning_rate_schedule": "linear"},
+    },
+    "sac_pendulum_gsde": {
+        "algo": "sac",
+        "env_id": "Pendulum-v1",
+        "algorithm": {"gsde": True, "gsde_resample_interval": 5, "precision": "bfloat16"},
+    },
+    "sac_cartpole": {"algo": "sac"},
+    "td3_pendulum": {
+        "algo": "td3",
+        "env_id": "Pendulum-v1",
+        "algorithm": {"exploration_noise": "ornstein_uhlenbeck", "policy_delay": 3, "n_steps": 2},
+    },
     "ppg_pendulum_compiled": {
         "algo": "ppg",
         "env_id": "Pendulum-v1",
@@ -81,7 +121,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def setting(name: str, **changes: Any) -> dict[str, Any]:
     """Return a setting as the content of a config file; a group in ``changes`` is merged."""
-    return merged(merged(_BASE, SETTINGS[name]), changes)
+    content = merged(_BASE, SETTINGS[name])
+    common = _ROLLOUT if content["algo"] in _ON_POLICY else _REPLAY
+    content["algorithm"] = {**common, **content["algorithm"]}
+    return merged(content, changes)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

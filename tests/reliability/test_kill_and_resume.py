@@ -69,6 +69,9 @@ def kill_and_resume(tmp_path: Path, reference: Path, name: str, *, kills: int) -
         ("ppg_pendulum_shared", 1),
         ("ppo_lunarlander", 1),
         ("ppg_cartpole_async", 1),
+        ("dqn_cartpole_prioritized", 2),
+        ("sac_pendulum", 1),
+        ("td3_pendulum", 1),
     ],
 )
 def test_a_killed_run_ends_as_the_one_left_alone(

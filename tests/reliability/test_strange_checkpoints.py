@@ -62,7 +62,7 @@ def setting(place: Place, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-MISSING = object()
+MISSING = "nothing at all"
 TRAINING = ("state", "training", "algorithm")
 COUNTERS = (*TRAINING, "counters")
 STRANGE: list[tuple[Place, Any]] = [

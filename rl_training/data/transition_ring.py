@@ -1,0 +1,194 @@
+"""The rows of a replay buffer: steps of all environments as ring tensors in one TensorDict.
+
+An observation is stored once: what follows step t is row t + 1's observation, except at an
+episode's end, whose terminal observation lies in a queue of its own (`EpisodeEnds`), and the newest
+observation of all, which lies in one more row at the write head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_training.data.episode_ends import FIRST_SIZE, EpisodeEnds
+from rl_training.data.replay_storage import Allocate, tensor_bytes
+from rl_training.runtime.sharded import Sharded, ring_spans, rows_per_shard
+
+RUNNING = -1
+"""The value of ``end`` where the episode went on; elsewhere it is a number in `EpisodeEnds`."""
+_SHARD_TRANSITIONS = 2**14
+
+Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def transition_layout(
+    observation_shape: Sequence[int],
+    observation_dtype: torch.dtype,
+    action_shape: Sequence[int],
+    action_dtype: torch.dtype,
+) -> Layout:
+    """Return shape and dtype of what one step of one environment stores."""
+    return {
+        "observation": (tuple(observation_shape), observation_dtype),
+        "action": (tuple(action_shape), action_dtype),
+        "reward": ((), torch.float32),
+        "terminated": ((), torch.bool),
+        "end": ((), torch.int64),
+    }
+
+
+def ring_bytes(layout: Layout, steps: int, num_envs: int) -> int:
+    """Return the size of a `TransitionRing` before it is made."""
+    per_position = sum(tensor_bytes(shape, dtype) for shape, dtype in layout.values())
+    ends = min(steps * num_envs, FIRST_SIZE) * tensor_bytes(*layout["observation"])
+    return (steps + 1) * num_envs * per_position + ends
+
+
+class TransitionRing:
+    """The latest ``steps`` steps of ``num_envs`` environments.
+
+    Row t, counted from the first one ever stored, lies at t modulo ``steps + 1``. Its transitions
+    lie at the ``positions`` (t * num_envs + environment) modulo ``positions`` of the flat tensors.
+    """
+
+    def __init__(self, layout: Layout, steps: int, num_envs: int, allocate: Allocate) -> None:
+        self.steps, self.num_envs = steps, num_envs
+        self.rows, self.positions = steps + 1, (steps + 1) * num_envs
+        self.written = 0
+        """Rows ever stored; the number of the next one."""
+        self.storage = TensorDict(
+            {
+                key: allocate((self.rows, num_envs, *shape), dtype)
+                for key, (shape, dtype) in layout.items()
+            },
+            batch_size=(self.rows, num_envs),
+        )
+        self._rings: dict[str, Tensor] = {key: self.storage[key] for key in layout}
+        self.flat = {key: ring.flatten(0, 1) for key, ring in self._rings.items()}
+        """The same memory as ``[positions, ...]``."""
+        self._ends = EpisodeEnds(steps * num_envs, *layout["observation"], allocate)
+        self._known: dict[str, dict[int, tuple[str, int]]] = {key: {} for key in layout}
+
+    @property
+    def oldest(self) -> int:
+        """The oldest row that is held."""
+        return max(0, self.written - self.steps)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """What all tensors take, whether touched yet or not."""
+        rings = sum(ring.numel() * ring.element_size() for ring in self._rings.values())
+        return rings + self._ends.size_in_bytes
+
+    # ---- writing
+
+    def extend(self, batch: TensorDictBase) -> None:
+        """Store a batch ``[num_envs, T]``; see `ReplayBuffer.extend`."""
+        following = batch.get("next")
+        columns = {
+            "observation": batch.get("observation"),
+            "action": batch.get("action"),
+            "reward": following.get("reward").squeeze(-1),
+            "terminated": following.get("terminated").squeeze(-1),
+        }
+        done = following.get("done").squeeze(-1)
+        successor = following.get("observation")
+        begins = batch.get("is_init", None)
+        if begins is not None and self.written:
+            self._end_abandoned(begins[:, 0].reshape(-1))
+        if done.shape[1] <= self.steps:
+            self._write(columns, successor, done)
+            return
+        for first in range(0, done.shape[1], self.steps):
+            part = slice(first, first + self.steps)
+            some = {key: value[:, part] for key, value in columns.items()}
+            self._write(some, successor[:, part], done[:, part])
+
+    def _end_abandoned(self, begins: Tensor) -> None:
+        """End the newest step as truncated where an episode begins that it did not announce."""
+        if not begins.any():
+            return
+        newest = self._rings["end"][(self.written - 1) % self.rows]
+        abandoned = begins & (newest == RUNNING)
+        if abandoned.any():
+            head = self._rings["observation"][self.written % self.rows]
+            newest[abandoned] = self._ends.append(head[abandoned])
+
+    def _write(self, columns: dict[str, Tensor], successor: Tensor, done: Tensor) -> None:
+        """Store at most ``steps`` steps; all tensors ``[num_envs, T, ...]``."""
+        first, last = self.written, self.written + done.shape[1]
+        rings = self._rings
+        self._forget_ends(last)
+        offset = 0
+        for at, until in ring_spans(first, last, self.rows):
+            part = slice(offset, offset + until - at)
+            for key, value in columns.items():
+                rings[key][at:until] = value[:, part].transpose(0, 1)
+            rings["end"][at:until] = RUNNING
+            offset += until - at
+        rings["observation"][last % self.rows] = successor[:, -1]
+        if done.any():
+            steps, environments = done.T.nonzero(as_tuple=True)
+            numbers = self._ends.append(successor[environments, steps])
+            rings["end"][(steps + first) % self.rows, environments] = numbers
+        self.written = last
+
+    def _forget_ends(self, last: int) -> None:
+        """Let go of the terminal observations of rows that are not held once row ``last`` is next.
+
+        Numbers grow from row to row, so those up to the highest of these rows.
+        """
+        for at, until in ring_spans(self.oldest, last - self.steps, self.rows):
+            self._ends.forget(int(self._rings["end"][at:until].max()) + 1)
+
+    # ---- reading
+
+    def successors(self, positions: Tensor) -> Tensor:
+        """Return the observations ``[B, ...]`` that followed the steps at ``positions`` ``[B]``."""
+        after = (positions + self.num_envs).remainder_(self.positions)
+        observation = self.flat["observation"].index_select(0, after)
+        end = self.flat["end"].index_select(0, positions)
+        ended = (end != RUNNING).nonzero().squeeze(1)
+        if len(ended):
+            observation[ended] = self._ends.get(end[ended])
+        return observation
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the content, without a copy."""
+        return {
+            "written": self.written,
+            "rows": {key: self._row_state(key) for key in self._rings},
+            "ends": self._ends.state(),
+        }
+
+    def _row_state(self, key: str) -> Sharded:
+        # The newest row can still change, by `_end_abandoned`; of the observations, that is the
+        # one at the write head.
+        stop = self.written + (key == "observation" and self.written > 0)
+        ring = self._rings[key]
+        return Sharded.of_ring(
+            ring,
+            start=self.oldest,
+            stop=stop,
+            sealed=max(self.oldest, stop - 1),
+            shard_rows=rows_per_shard(ring, at_most=_SHARD_TRANSITIONS // self.num_envs),
+            known=self._known[key],
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what ``state_dict()`` returned, and nothing else.
+
+        Raises:
+            ValueError: it is of other observations or actions.
+        """
+        for key, ring in self._rings.items():
+            state["rows"][key].copy_into(ring)
+            self._known[key] = dict(state["rows"][key].known)
+        self._ends.load_state(state["ends"])
+        self.written = state["written"]

@@ -1,0 +1,83 @@
+"""Deep Q-learning's targets and losses: DQN (Mnih et al. 2015), double DQN (van Hasselt et al.
+2016, arXiv:1509.06461) and the categorical projection of C51 (Bellemare et al. 2017,
+arXiv:1707.06887).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rl_training.losses.sac import bootstrapped
+
+
+def greedy_target(
+    reward: Tensor,
+    discount: Tensor,
+    terminated: Tensor,
+    next_q: Tensor,
+    selecting_q: Tensor | None = None,
+) -> Tensor:
+    """Return ``r + gamma (1 - terminated) Q(s', a*)``, ``[B]``.
+
+    Args:
+        reward: ``[B]``, over n steps a discounted sum.
+        discount: ``[B]``, gamma to the power of the steps.
+        terminated: bool ``[B]``; a truncation is none.
+        next_q: ``[B, n]`` of the target network.
+        selecting_q: ``[B, n]`` of the network that chooses ``a*`` (double DQN: the trained one);
+            None: the target network itself.
+    """
+    chosen = (next_q if selecting_q is None else selecting_q).argmax(-1, keepdim=True)
+    return bootstrapped(reward, discount, terminated, next_q.gather(-1, chosen).squeeze(-1))
+
+
+def td_loss(error: Tensor, *, huber: bool, weights: Tensor | None = None) -> Tensor:
+    """Return the mean loss of errors ``[B]``: squared (without a half), or Huber's with threshold
+    1, of which the quadratic part has a half.
+    """
+    loss = error.square()
+    if huber:
+        size = error.abs()
+        loss = torch.where(size < 1, 0.5 * loss, size - 0.5)
+    return (loss if weights is None else loss * weights).mean()
+
+
+def project_distribution(
+    probabilities: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    terminated: Tensor,
+    support: Tensor,
+) -> Tensor:
+    """Return the distribution of ``r + gamma z`` as one on the atoms again, ``[B, atoms]``
+    (algorithm 1 of the C51 paper).
+
+    Each atom's mass goes to the two nearest of ``support``, in proportion to nearness; what falls
+    outside goes to the ends.
+
+    Args:
+        probabilities: ``[B, atoms]`` of the successor.
+        reward: ``[B]``.
+        discount: ``[B]``.
+        terminated: bool ``[B]``: the return is the reward alone.
+        support: the atoms' values, ``[atoms]``, equally spaced and ascending.
+    """
+    low, high = support[0], support[-1]
+    step = (high - low) / (support.numel() - 1)
+    factor = torch.where(terminated, 0.0, discount)
+    moved = (reward.unsqueeze(-1) + factor.unsqueeze(-1) * support).clamp(low, high)
+    position = (moved - low) / step
+    # How near each moved atom [B, from, 1] is to each atom [1, to]: 1 on it, 0 from a step away.
+    nearness = (1 - (position.unsqueeze(-1) - _indices(support)).abs()).clamp(min=0)
+    return torch.bmm(probabilities.unsqueeze(1), nearness).squeeze(1)
+
+
+def _indices(support: Tensor) -> Tensor:
+    return torch.arange(support.numel(), dtype=support.dtype, device=support.device)
+
+
+def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy of ``target`` distributions, ``[B]``, for logits ``[B, atoms]``."""
+    return -(target * functional.log_softmax(logits, -1)).sum(-1)
