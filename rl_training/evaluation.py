@@ -82,6 +82,7 @@ def evaluate(
     env: Any = None,
     render: bool = False,
     video: VideoRequest | None = None,
+    stream: str = "evaluation",
 ) -> dict[str, Any]:
     """Play ``episodes`` whole episodes and return their statistics.
 
@@ -96,6 +97,7 @@ def evaluate(
         env: evaluate on another environment than the one trained on.
         render: show the first environment on the screen.
         video: write the first episodes as MP4 files.
+        stream: another name draws other episodes, when no seed is given anywhere.
 
     Returns:
         ``return_mean, return_std`` (over episodes), ``return_iqm`` (interquartile mean),
@@ -110,7 +112,7 @@ def evaluate(
     settings = algorithm.config.evaluation
     count = settings.episodes if episodes is None else whole_number("episodes", episodes)
     greedy = settings.deterministic if deterministic is None else deterministic
-    chosen = _episode_seed(algorithm) if seed is None else seed
+    chosen = _episode_seed(algorithm, stream) if seed is None else seed
     with preserve_global_rng():
         environment = algorithm.evaluation_environment(
             num_envs=1 if render or video else min(settings.num_envs, count),
@@ -127,11 +129,11 @@ def evaluate(
     return {**statistics(returns, lengths), "seed": chosen, "deterministic": greedy}
 
 
-def _episode_seed(algorithm: Evaluable) -> int:
+def _episode_seed(algorithm: Evaluable, stream: str) -> int:
     config = algorithm.config
     if config.evaluation.seed is not None:
         return config.evaluation.seed
-    return derive_seed(config.seed, f"evaluation/{algorithm.global_step}")
+    return derive_seed(config.seed, f"{stream}/{algorithm.global_step}")
 
 
 def _play(

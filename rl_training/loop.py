@@ -357,6 +357,8 @@ class TrainingLoop:
         if not self._progress:
             return
         lines = self.algorithm.describe()
+        if self.algorithm.config.compile:
+            lines.append("compiling in the first iteration: up to a minute")
         frames = self.algorithm.frames_per_batch
         rounded = -(-self.total_timesteps // frames) * frames
         if rounded != self.total_timesteps:

@@ -349,7 +349,8 @@ def evaluate_checkpoint(
         path: a run (its latest checkpoint), a checkpoint or a policy directory.
         best: of a run, the checkpoint with the best evaluation.
         episodes: how many.
-        seed: of the episodes; None: derived from the run's seed and step.
+        seed: of the episodes; None: derived from the run's seed and step, and other than those of
+            the evaluations in training, which chose the best checkpoint.
         deterministic: the most likely actions instead of samples.
         render: show them on the screen.
         video: write this many of them as MP4 files, into the run's ``videos/`` (of a checkpoint
@@ -370,6 +371,7 @@ def evaluate_checkpoint(
         deterministic=deterministic,
         render=render,
         video=request,
+        stream="evaluation of a checkpoint",
     )
     videos = None if request is None else str(request.directory)
     return {**record, "checkpoint": str(directory), **({"videos": videos} if videos else {})}

@@ -213,8 +213,9 @@ def test_a_mistake_in_a_file_names_the_file(
 
 
 def test_train_calls_the_workflow_and_says_what_comes_next(
-    workflows: Workflows, capsys: pytest.CaptureFixture[str]
+    workflows: Workflows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("shutil.which", str)
     workflows.answer = Result(evaluation=REPORT, reason="goal reached")
     assert cli.main(["train", *CARTPOLE, "--seed", "2"]) == 0
     [(name, (config,), options)] = workflows.calls
@@ -230,11 +231,16 @@ def test_train_calls_the_workflow_and_says_what_comes_next(
 
 @pytest.mark.parametrize("status", [130, 143])
 def test_a_stopped_run_gives_the_status_of_its_signal(
-    workflows: Workflows, capsys: pytest.CaptureFixture[str], status: int
+    workflows: Workflows,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
 ) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
     workflows.answer = Result(status="interrupted", exit_code=status)
     assert cli.main(["train", *CARTPOLE]) == status
-    assert "rl-training resume runs/one\n" in capsys.readouterr().out
+    # The program's name is on no path: the words must start it all the same.
+    assert " -m rl_training resume runs/one\n" in capsys.readouterr().out
 
 
 def test_a_failure_inside_shows_its_traceback(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -210,9 +211,17 @@ def _close(result: TrainResult) -> int:
     budget = "" if result.exit_code else " --total-timesteps N"
     print(f"  run         {run}")
     trust = _trust_flag(run / "config.yaml")
-    print(f"  evaluate    rl-training eval {run}{trust}")
-    print(f"  resume      rl-training resume {run}{budget}{trust}")
+    program = _program()
+    print(f"  evaluate    {program} eval {run}{trust}")
+    print(f"  resume      {program} resume {run}{budget}{trust}")
     return result.exit_code
+
+
+def _program() -> str:
+    """Return what starts this program from here: its name may be on no path yet."""
+    if shutil.which("rl-training"):
+        return "rl-training"
+    return f"{os.path.relpath(sys.executable)} -m rl_training"
 
 
 def _trust_flag(path: Path) -> str:

@@ -82,6 +82,27 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
+NAMES_ELSEWHERE = {
+    "batch_size": "minibatch_size",
+    "clip_range": "clip_epsilon",
+    "clip_range_vf": "value_clip_epsilon",
+    "ent_coef": "entropy_coefficient",
+    "gamma": "discount",
+    "max_grad_norm": "max_gradient_norm",
+    "n_envs": "num_envs",
+    "n_epochs": "num_epochs",
+    "n_steps": "num_steps",
+    "policy_kwargs": "hidden_sizes, activation, encoder or network",
+    "progress_bar": "learn(progress=True)",
+    "sde_sample_freq": "gsde_resample_interval",
+    "tensorboard_log": "output_dir, with tracking.tensorboard",
+    "use_sde": "gsde",
+    "verbose": "learn(progress=True)",
+    "vf_coef": "value_coefficient",
+}
+"""What users of Stable-Baselines3 try first, and its name here."""
+
+
 def unknown_key(prefix: str, key: Any, root: type[Any]) -> ConfigKeyError:
     """Return the error for a key that does not exist, with the nearest one of ``root``.
 
@@ -91,6 +112,9 @@ def unknown_key(prefix: str, key: Any, root: type[Any]) -> ConfigKeyError:
         root: the dataclass of the whole config, in which the key may have another place.
     """
     name = _join(prefix, str(key))
+    elsewhere = NAMES_ELSEWHERE.get(str(key))
+    if elsewhere is not None:
+        return ConfigKeyError(name, f"unknown key {name!r}. Here it is {elsewhere}.")
     close = nearest_name(name, root)
     siblings = [each for each in dotted_names(root) if each.rpartition(".")[0] == prefix]
     hint = f"Did you mean {close!r}?" if close else f"Valid here: {', '.join(siblings)}."

@@ -111,6 +111,11 @@ def encoder_factory(
     Raises:
         UserError: the class cannot be imported, or the encoder lacks ``output_size``.
     """
+    if encoder == "auto" and len(observation_shape) >= 3:
+        raise UserError(
+            f"observations of shape {tuple(observation_shape)} are images, for which no encoder is "
+            "built in yet: give model.encoder 'module:Class', or 'mlp' to flatten them."
+        )
     chosen = import_object(encoder) if isinstance(encoder, str) and ":" in encoder else encoder
     cls = MLP if chosen in ("auto", "mlp") else chosen
     if isinstance(cls, str):

@@ -31,6 +31,7 @@ class ProgressCallback(Callback):
         self._seconds = seconds
         self._return_metric = return_metric
         self._start = (0.0, 0)
+        self._begun = False
         self._shown = (-1.0, -1)
         self._return: float | None = None
         self._live: Any = None
@@ -38,7 +39,7 @@ class ProgressCallback(Callback):
     def on_train_start(self, context: TrainContext) -> None:
         """Start the clock and, on a terminal, the live line."""
         now = time.monotonic()
-        self._start = (now, context.global_step)
+        self._begun, self._start = False, (now, context.global_step)
         self._shown = (now, -1)
         if self._stream.isatty():
             self._live = _live_display(self._stream)
@@ -48,6 +49,9 @@ class ProgressCallback(Callback):
         """Show the newest figures when the last ones have stood long enough."""
         self._return = metrics.get(self._return_metric, self._return)
         now = time.monotonic()
+        if not self._begun:
+            # The first iteration compiles and warms up: it says nothing of the speed to come.
+            self._begun, self._start = True, (now, context.global_step)
         if now - self._shown[0] >= (0.2 if self._live is not None else self._seconds):
             self._show(context, now)
 
@@ -80,8 +84,9 @@ class ProgressCallback(Callback):
         parts = [
             f"{step:,} / {total:,} steps",
             f"{min(100.0, 100.0 * step / max(total, 1)):.1f}%",
-            f"{speed:,.0f} steps/s",
         ]
+        if speed > 0:
+            parts.append(f"{speed:,.0f} steps/s")
         if self._return is not None:
             parts.append(f"return {self._return:.2f}")
         if speed > 0:
