@@ -60,7 +60,7 @@ def test_the_speed_after_a_resume_counts_only_its_own_steps(clock: Clock) -> Non
     # Neither does the first iteration count, which compiles.
     assert stream.getvalue().splitlines() == [
         "600 / 1,000 steps  60.0%",
-        "700 / 1,000 steps  70.0%  100 steps/s  0:03 left",
+        "700 / 1,000 steps  70.0%  100 steps/s  return 21.00  0:03 left",
     ]
 
 
