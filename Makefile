@@ -24,7 +24,7 @@ train: $(INSTALLED) ## train PPG on CartPole
 	$(RUN) rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml $(ARGS)
 
 test: $(INSTALLED) ## run the tests
-	$(RUN) pytest -n 2 $(ARGS)
+	$(RUN) pytest $(ARGS)
 
 test-slow: $(INSTALLED) ## run the learning checks: minutes each
 	$(RUN) pytest -m slow $(ARGS)

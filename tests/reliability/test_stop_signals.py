@@ -37,7 +37,7 @@ def test_the_first_signal_saves_and_the_run_resumes_to_the_same_end(
         out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number, err
     run = the_run(output)
-    assert f"rl-training resume {run}\n" in out
+    assert f" resume {run}\n" in out
     assert "Traceback" not in err
     assert status(run) == "interrupted"
     stopped = result(run)

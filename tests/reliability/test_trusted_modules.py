@@ -99,8 +99,8 @@ def test_the_command_line_asks_and_says_how(run: Path, capsys: Any) -> None:
         forget()
     assert main(["resume", str(run), "--total-timesteps", "96", "--trust-modules"]) == 0
     printed = capsys.readouterr().out
-    assert f"rl-training eval {run} --trust-modules" in printed
-    assert f"rl-training resume {run} --total-timesteps N --trust-modules" in printed
+    assert f" eval {run} --trust-modules" in printed
+    assert f" resume {run} --total-timesteps N --trust-modules" in printed
 
 
 @pytest.mark.parametrize(
