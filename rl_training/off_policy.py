@@ -363,6 +363,8 @@ class OffPolicyAlgorithm(Algorithm):
 
 def _means(metrics: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return each metric's mean over the gradient steps that gave it."""
+    if len(metrics) == 1:
+        return metrics[0]
     names = dict.fromkeys(name for each in metrics for name in each)
     return {
         name: torch.stack([each[name] for each in metrics if name in each]).mean() for name in names

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rl_training.models.linear import linear
 from rl_training.models.mlp import ACTIVATIONS, orthogonal_
 
 
@@ -105,10 +106,10 @@ class NoisyLinear(nn.Module):
 
 
 class QEnsemble(nn.Module):
-    """``count`` multi-layer perceptrons of one shape as one: every layer is one batched product.
+    """``count`` multi-layer perceptrons of one shape: ``[B, input_size] -> [count, B, outputs]``.
 
-    ``[B, input_size] -> [count, B, outputs]``, where a network each (or `torch.vmap`) costs as many
-    calls as there are networks. Initial weights are `nn.Linear`'s.
+    Their weights lie together, ``[count, inputs, outputs]``, so that on a GPU every layer is one
+    batched product. Initial weights are `nn.Linear`'s.
     """
 
     def __init__(
@@ -133,15 +134,35 @@ class QEnsemble(nn.Module):
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             _initialize(weight, bias, orthogonal_init, 1.0 if index == last else math.sqrt(2))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return ``[count, B, outputs]``."""
+    def forward(self, inputs: Tensor, *, frozen: bool = False) -> Tensor:
+        """Return ``[count, B, outputs]``; ``frozen``: gradients flow to ``inputs`` alone."""
+        weights, biases = list(self.weights), list(self.biases)
+        if frozen:
+            weights = [weight.detach() for weight in weights]
+            biases = [bias.detach() for bias in biases]
+        if inputs.device.type == "cpu":
+            return self._one_by_one(inputs, weights, biases)
         hidden = inputs.expand(self.count, *inputs.shape)
-        last = len(self.weights) - 1
-        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        last = len(weights) - 1
+        for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             hidden = torch.baddbmm(bias, hidden, weight)
             if index < last:
                 hidden = self.activation(hidden)
         return hidden
+
+    def _one_by_one(
+        self, inputs: Tensor, every_weight: list[Tensor], every_bias: list[Tensor]
+    ) -> Tensor:
+        """Compute the same without batched products, which a CPU does no faster, or much slower."""
+        weights = [weight.mT.unbind(0) for weight in every_weight]
+        biases = [bias.squeeze(1).unbind(0) for bias in every_bias]
+        outputs = []
+        for member in range(self.count):
+            hidden = linear(inputs, weights[0][member], biases[0][member])
+            for weight, bias in zip(weights[1:], biases[1:], strict=True):
+                hidden = linear(self.activation(hidden), weight[member], bias[member])
+            outputs.append(hidden)
+        return torch.stack(outputs)
 
     def copy_member_(self, member: int, layers: Sequence[nn.Linear]) -> None:
         """Give one network the weights of ordinary linear layers."""
@@ -187,18 +208,22 @@ class ContinuousQ(QEnsemble):
             orthogonal_init=orthogonal_init,
         )
 
-    def forward(self, observation: Tensor, action: Tensor) -> Tensor:  # type: ignore[override]
-        """Return every critic's value ``[count, B]``."""
+    def forward(  # type: ignore[override]
+        self, observation: Tensor, action: Tensor, *, frozen: bool = False
+    ) -> Tensor:
+        """Return every critic's value ``[count, B]``; ``frozen``: with gradients for the inputs
+        alone.
+        """
         inputs = torch.cat([flat_float(observation, action.dtype), action], -1)
-        return super().forward(inputs).squeeze(-1)
+        return super().forward(inputs, frozen=frozen).squeeze(-1)
 
 
 class DiscreteQ(QEnsemble):
     """Critics of every discrete action: ``[B, *observation] -> [count, B, num_actions]``."""
 
-    def forward(self, observation: Tensor) -> Tensor:
+    def forward(self, observation: Tensor, *, frozen: bool = False) -> Tensor:
         """Return every critic's values."""
-        return super().forward(flat_float(observation, self.weights[0].dtype))
+        return super().forward(flat_float(observation, self.weights[0].dtype), frozen=frozen)
 
 
 def flat_float(observation: Tensor, dtype: torch.dtype) -> Tensor:

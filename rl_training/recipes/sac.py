@@ -248,14 +248,14 @@ class SAC(OffPolicyAlgorithm):
             entropy = -(log_probability.exp() * log_probability).sum(-1)
             return losses.discrete_actor_loss(q, logits, alpha), entropy
         action, log_probability = actor.sample(observation, batch["noise"])
-        q = self._evaluate(self.model.critic, observation, action)
+        q = self._evaluate(self.model.critic, observation, action, frozen=True)
         return losses.actor_loss(q, log_probability, alpha), -log_probability.detach()
 
-    def _evaluate(self, critic: nn.Module, *inputs: Tensor) -> Tensor:
+    def _evaluate(self, critic: nn.Module, *inputs: Tensor, frozen: bool = False) -> Tensor:
         if not self._bfloat16:
-            return critic(*inputs)
+            return critic(*inputs, frozen=frozen)
         with torch.autocast(self.device.type, torch.bfloat16):
-            return critic(*inputs).float()
+            return critic(*inputs, frozen=frozen).float()
 
     # ---- state
 

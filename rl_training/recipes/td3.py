@@ -171,7 +171,8 @@ class TD3(OffPolicyAlgorithm):
         """
         metrics = self._gradient_step(batch)
         observation = batch["observation"]
-        q = self._evaluate(self.model.critic, observation, self.model.actor(observation))
+        action = self.model.actor(observation)
+        q = self._evaluate(self.model.critic, observation, action, frozen=True)
         loss = losses.actor_loss(q)
         metrics["loss/actor"] = loss.detach()
         metrics["train/actor_gradient_norm"] = self._descend(loss, "actor")
@@ -184,11 +185,11 @@ class TD3(OffPolicyAlgorithm):
         limit = self.config.algorithm.max_gradient_norm
         return descend(loss, self.optimizers[name], max_gradient_norm=limit)
 
-    def _evaluate(self, critic: nn.Module, *inputs: Tensor) -> Tensor:
+    def _evaluate(self, critic: nn.Module, *inputs: Tensor, frozen: bool = False) -> Tensor:
         if not self._bfloat16:
-            return critic(*inputs)
+            return critic(*inputs, frozen=frozen)
         with torch.autocast(self.device.type, torch.bfloat16):
-            return critic(*inputs).float()
+            return critic(*inputs, frozen=frozen).float()
 
     # ---- state
 
