@@ -50,7 +50,7 @@ class SACConfig(OffPolicyConfig):
     log_std_init: float = -3.0
     """First log standard deviation of gSDE's matrices."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the critics' arithmetic; weights, losses and the policy stay float32."""
+    """Of the products between the critics' hidden layers; all else stays float32."""
 
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
@@ -90,7 +90,6 @@ class SAC(OffPolicyAlgorithm):
         self._require_built_networks(encoder=False)
         if self.discrete and config.gsde:
             raise UserError("algorithm.gsde needs continuous actions (a Box).")
-        self._bfloat16 = config.precision == "bfloat16"
         self._tuned = config.entropy_coefficient is None
         self.target_entropy = self._target_entropy()
         alpha = config.initial_entropy_coefficient if self._tuned else config.entropy_coefficient
@@ -121,6 +120,7 @@ class SAC(OffPolicyAlgorithm):
             "hidden_sizes": model.hidden_sizes,
             "activation": model.activation,
             "orthogonal_init": model.orthogonal_init,
+            "bfloat16": self.config.algorithm.precision == "bfloat16",
         }
         if self.discrete:
             return DiscreteQ(input_size=math.prod(shape), outputs=self.num_actions, **shared)
@@ -224,17 +224,17 @@ class SAC(OffPolicyAlgorithm):
         following, actor = batch["next_observation"], self.model.actor
         with torch.no_grad():
             if self.discrete:
-                next_q = self._evaluate(self.target, following)
+                next_q = self.target(following)
                 target = losses.discrete_soft_target(*facts, next_q, actor(following), alpha)
             else:
                 action, log_probability = actor.sample(following, batch["next_noise"])
-                next_q = self._evaluate(self.target, following, action)
+                next_q = self.target(following, action)
                 target = losses.soft_target(*facts, next_q, log_probability, alpha)
         if self.discrete:
-            q = self._evaluate(self.model.critic, batch["observation"])
+            q = self.model.critic(batch["observation"])
             q = q.gather(-1, batch["action"].expand(q.shape[0], -1).unsqueeze(-1)).squeeze(-1)
         else:
-            q = self._evaluate(self.model.critic, batch["observation"], batch["action"])
+            q = self.model.critic(batch["observation"], batch["action"])
         return losses.critic_loss(q, target), q
 
     def _actor_loss(self, batch: dict[str, Tensor], alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,19 +243,13 @@ class SAC(OffPolicyAlgorithm):
         if self.discrete:
             logits = actor(observation)
             with torch.no_grad():
-                q = self._evaluate(self.model.critic, observation)
+                q = self.model.critic(observation)
             log_probability = logits.detach().log_softmax(-1)
             entropy = -(log_probability.exp() * log_probability).sum(-1)
             return losses.discrete_actor_loss(q, logits, alpha), entropy
         action, log_probability = actor.sample(observation, batch["noise"])
-        q = self._evaluate(self.model.critic, observation, action, frozen=True)
+        q = self.model.critic(observation, action, frozen=True)
         return losses.actor_loss(q, log_probability, alpha), -log_probability.detach()
-
-    def _evaluate(self, critic: nn.Module, *inputs: Tensor, frozen: bool = False) -> Tensor:
-        if not self._bfloat16:
-            return critic(*inputs, frozen=frozen)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return critic(*inputs, frozen=frozen).float()
 
     # ---- state
 

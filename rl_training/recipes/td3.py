@@ -50,7 +50,7 @@ class TD3Config(OffPolicyConfig):
     exploration_deviation: float = 0.1
     """Its standard deviation, for actions in [-1, 1] (sigma)."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the critics' arithmetic; weights, losses and the policy stay float32."""
+    """Of the products between the critics' hidden layers; all else stays float32."""
 
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
@@ -85,7 +85,6 @@ class TD3(OffPolicyAlgorithm):
         self._require_built_networks(encoder=False)
         if self.discrete:
             raise UserError(f"td3 needs a Box of actions, and {self.action_space} is Discrete.")
-        self._bfloat16 = config.precision == "bfloat16"
         self.noise = NOISES[config.exploration_noise](deviation=config.exploration_deviation)
         critic = ContinuousQ(
             observation_shape=self.observation_space.shape,
@@ -94,6 +93,7 @@ class TD3(OffPolicyAlgorithm):
             count=2 if config.twin_critics else 1,
             activation=model.activation,
             orthogonal_init=model.orthogonal_init,
+            bfloat16=config.precision == "bfloat16",
         )
         actor = DeterministicActor(encoder=self._make_encoder(), num_actions=self.num_actions)
         self.model = TD3Model(actor, critic)
@@ -153,11 +153,11 @@ class TD3(OffPolicyAlgorithm):
                 config.target_policy_noise,
                 config.target_noise_clip,
             )
-            next_q = self._evaluate(self.target.critic, following, action)
+            next_q = self.target.critic(following, action)
             target = losses.clipped_double_target(
                 batch["reward"], batch["discount"], batch["terminated"], next_q
             )
-        q = self._evaluate(self.model.critic, batch["observation"], batch["action"])
+        q = self.model.critic(batch["observation"], batch["action"])
         loss = losses.critic_loss(q, target)
         return {
             "loss/critic": loss.detach(),
@@ -172,7 +172,7 @@ class TD3(OffPolicyAlgorithm):
         metrics = self._gradient_step(batch)
         observation = batch["observation"]
         action = self.model.actor(observation)
-        q = self._evaluate(self.model.critic, observation, action, frozen=True)
+        q = self.model.critic(observation, action, frozen=True)
         loss = losses.actor_loss(q)
         metrics["loss/actor"] = loss.detach()
         metrics["train/actor_gradient_norm"] = self._descend(loss, "actor")
@@ -184,12 +184,6 @@ class TD3(OffPolicyAlgorithm):
     def _descend(self, loss: Tensor, name: str) -> Tensor:
         limit = self.config.algorithm.max_gradient_norm
         return descend(loss, self.optimizers[name], max_gradient_norm=limit)
-
-    def _evaluate(self, critic: nn.Module, *inputs: Tensor, frozen: bool = False) -> Tensor:
-        if not self._bfloat16:
-            return critic(*inputs, frozen=frozen)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return critic(*inputs, frozen=frozen).float()
 
     # ---- state
 

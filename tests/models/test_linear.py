@@ -58,3 +58,18 @@ def test_transposed_weights_give_the_same() -> None:
     inputs, weight, bias = tensors()
     stored = weight.detach().t().contiguous()
     torch.testing.assert_close(linear(inputs, stored.t(), bias), linear(inputs, weight, bias))
+
+
+@pytest.mark.parametrize("rows", [8, ROWS])
+def test_bfloat16_rounds_factors_and_nothing_else(rows: int) -> None:
+    inputs, weight, bias = tensors()
+    output = linear(inputs[:rows], weight, bias, bfloat16=True)
+    gradients = torch.autograd.grad(output.sum(), [inputs, weight, bias])
+    assert output.dtype == torch.float32
+    rounded = [each.detach().bfloat16().double() for each in (inputs[:rows], weight, bias)]
+    exact = functional.linear(*rounded)
+    torch.testing.assert_close(output.detach().double(), exact, rtol=1e-2, atol=1e-1)
+    assert not torch.equal(output, linear(inputs[:rows], weight, bias))
+    expected = rounded[1].sum(0).expand(rows, -1)
+    torch.testing.assert_close(gradients[0][:rows].double(), expected, rtol=1e-2, atol=1e-1)
+    assert gradients[2].tolist() == [rows] * OUTPUTS
