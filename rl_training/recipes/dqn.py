@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.errors import UserError
 from rl_training.losses import dqn as losses
 from rl_training.models.q_networks import QNetwork
-from rl_training.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.off_policy import OffPolicyAlgorithm
+from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
 from rl_training.workflows import TrainResult, train_with_overrides
 
@@ -112,6 +112,7 @@ class DQN(OffPolicyAlgorithm):
 
     name: ClassVar[str] = "dqn"
     Config: ClassVar[type[Any]] = DQNConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
     model: QNetwork
     target: QNetwork
 
@@ -120,8 +121,6 @@ class DQN(OffPolicyAlgorithm):
     def make_networks(self) -> None:
         """Build the action-value network and its target."""
         self._require_built_networks(encoder=True)
-        if not self.discrete:
-            raise UserError(f"dqn needs Discrete actions, and {self.action_space} is a Box.")
         self.settings = settings = self.config.algorithm.resolved()
         self.target_updates = 0
         """Done so far."""

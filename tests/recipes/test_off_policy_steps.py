@@ -161,7 +161,7 @@ def test_infinite_bounds_are_refused(name: str) -> None:
 def test_actions_of_the_wrong_kind_are_refused() -> None:
     with pytest.raises(UserError, match="dqn needs Discrete"):
         make("dqn", Tracking)
-    with pytest.raises(UserError, match="td3 needs a Box"):
+    with pytest.raises(UserError, match="td3 needs Box"):
         make("td3", Identity)
     with pytest.raises(UserError, match="gsde needs continuous"):
         make("sac", Identity, gsde=True)
