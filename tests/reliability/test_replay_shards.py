@@ -1,4 +1,4 @@
-"""Runs whose replay buffer fills many shards, most of them hard links: damage, kills, a full disk."""
+"""Replay buffers of many shards, most of them hard links: damage, kills, a full disk."""
 
 from __future__ import annotations
 
@@ -211,6 +211,7 @@ def test_a_full_disk_among_the_shards_costs_a_checkpoint_and_not_the_run(
     assert [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_a_run_killed_among_shards_ends_as_the_one_left_alone(tmp_path: Path, whole: Path) -> None:
     output = tmp_path / "runs"
     changes = {"env_id": IN_A_PROCESS, "checkpoint": {"interval": FRAMES, "keep_last": 3}}
