@@ -134,12 +134,16 @@ def test_an_update_that_diverges_stops_the_run(
 
 def small(name: str) -> Any:
     """Return an algorithm of short iterations."""
-    every = {"num_envs": 2, "minibatch_size": 8}
+    every: dict[str, Any] = {"num_envs": 2, "minibatch_size": 8}
     if name in ("ppo", "ppg"):
         return algorithm_class(name)("CartPole-v1", num_steps=8, **every)
     env = "CartPole-v1" if name == "dqn" else "Pendulum-v1"
     # One gradient step per update.
-    replay = {"train_every": 2, "gradient_steps_per_step": 0.5, "replay_capacity": 64}
+    replay: dict[str, Any] = {
+        "train_every": 2,
+        "gradient_steps_per_step": 0.5,
+        "replay_capacity": 64,
+    }
     return algorithm_class(name)(env, warm_up=8, **replay, **every)
 
 

@@ -120,16 +120,16 @@ def test_the_largest_target_entropy_is_taken() -> None:
 def test_advice_names_a_field_that_there_is() -> None:
     for cls in (SAC, TD3):
         with pytest.raises(UserError) as refused:
-            cls("Pendulum-v1", clip_range=1)  # type: ignore[arg-type]
+            cls("Pendulum-v1", clip_range=1)
         assert "clip_epsilon" not in str(refused.value)
 
 
 # ---- spaces
 
 
-def environment(action: spaces.Space[Any], observation: spaces.Space[Any] | None = None) -> Any:
+def environment(action: Any, observation: Any = None) -> Any:
     class Spaces(gymnasium.Env[Any, Any]):
-        observation_space = observation or spaces.Box(-1, 1, (3,), np.float32)
+        observation_space: Any = observation or spaces.Box(-1, 1, (3,), np.float32)
         action_space = action
 
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -142,7 +142,7 @@ def environment(action: spaces.Space[Any], observation: spaces.Space[Any] | None
 
         def _observe(self) -> Any:
             space = self.observation_space
-            low, high = space.low, space.high  # type: ignore[attr-defined]
+            low, high = space.low, space.high
             drawn = low + self.np_random.random(space.shape or ()) * (high - low)
             return np.asarray(drawn, space.dtype)
 
