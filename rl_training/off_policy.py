@@ -23,6 +23,7 @@ from rl_training.models.build import encoder_factory
 from rl_training.models.exploration import ExplorationPolicy
 from rl_training.off_policy_config import LEAST_RATIO
 from rl_training.optim import FlatAdam, FlatParameters, compile_isolated
+from rl_training.runtime.checks import require_counter
 from rl_training.runtime.seeding import generator
 
 
@@ -51,6 +52,7 @@ class OffPolicyAlgorithm(Algorithm):
         super()._setup(*arguments)
         self.gradient_steps = 0
         """Taken so far."""
+        self._steps_beside = 0
         self._replay: ReplayBuffer | None = None
         for name in ("replay", "noise"):
             self.generators[name] = generator(self.config.seed, name)
@@ -243,7 +245,7 @@ class OffPolicyAlgorithm(Algorithm):
         config = self.config.algorithm
         # As a fraction: 0.29 * 100 is less than 29 in floating point.
         ratio = Fraction(config.gradient_steps_per_step).limit_denominator(round(1 / LEAST_RATIO))
-        return max(int((step - config.warm_up) * ratio // 1), 0)
+        return max(int((step - config.warm_up) * ratio // 1), 0) + self._steps_beside
 
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
         self.replay.extend(batch)
@@ -296,7 +298,10 @@ class OffPolicyAlgorithm(Algorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
         self.replay.load_state_dict(state["replay"])
-        self.gradient_steps = int(state["gradient_steps"])
+        self.gradient_steps = require_counter("gradient_steps", state["gradient_steps"])
+        # Not 0 where another ratio or warm-up was in force: what that left undone stays undone.
+        self._steps_beside = 0
+        self._steps_beside = self.gradient_steps - self.due_gradient_steps(self.global_step)
 
 
 def _means(metrics: list[dict[str, Tensor]]) -> dict[str, Tensor]:

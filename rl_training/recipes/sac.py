@@ -27,6 +27,7 @@ from rl_training.models.q_networks import ContinuousQ, DiscreteQ
 from rl_training.off_policy import OffPolicyAlgorithm
 from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
+from rl_training.runtime.checks import require_counter, require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -274,7 +275,11 @@ class SAC(OffPolicyAlgorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore all of it."""
         super().load_extra_state(state)
-        self._matrix, self._matrix_age = state["matrix"], int(state["matrix_age"])
+        if state["matrix"] is not None:
+            shape = self.model.actor.rollout_noise_shape(self.config.num_envs)
+            require_noise("matrix", state["matrix"], shape)
+        self._matrix = state["matrix"]
+        self._matrix_age = require_counter("matrix_age", state["matrix_age"])
 
 
 def train_sac(config: Any, **overrides: Any) -> TrainResult:

@@ -24,6 +24,7 @@ from rl_training.models.q_networks import ContinuousQ
 from rl_training.off_policy import OffPolicyAlgorithm
 from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, compile_isolated, descend
+from rl_training.runtime.checks import require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -198,6 +199,8 @@ class TD3(OffPolicyAlgorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore all of it."""
         super().load_extra_state(state)
+        shape = (self.config.num_envs, self.num_actions)
+        require_noise("noise", state["noise"].get("value"), shape)
         self.noise.load_state_dict(state["noise"])
 
 
