@@ -96,7 +96,7 @@ class OffPolicyConfig:
                 not getattr(config.env, key),
                 f"env.{key}",
                 f"must be off for {config.algo}: running statistics would make what is replayed "
-                "another thing than what was seen",
+                "another thing than what was seen; a wrapper with fixed numbers can scale instead",
             )
 
     def _require(self, holds: bool, key: str, what: str) -> None:
