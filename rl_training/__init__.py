@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rl_training.config import TrainConfig as TrainConfig
     from rl_training.config import load_config as load_config
     from rl_training.config import replace_config as replace_config
+    from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
     from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
     from rl_training.envs.factory import make_env as make_env
     from rl_training.envs.factory import make_vector_env as make_vector_env
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
+    "data.replay_buffer": ["ReplayBuffer"],
     "data.rollout_buffer": ["RolloutBuffer"],
     "envs.factory": ["make_env", "make_vector_env"],
     "errors": ["UserError"],

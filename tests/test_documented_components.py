@@ -72,6 +72,7 @@ def test_the_version_is_the_package_s() -> None:
         ("make_env", envs),
         ("make_vector_env", envs),
         ("RolloutBuffer", data),
+        ("ReplayBuffer", data),
         ("MLPActorCritic", models),
         ("MLPPPGModel", models),
         ("ppo_loss", losses),
