@@ -241,4 +241,4 @@ class DiscreteQ(QEnsemble):
 
 def flat_float(observation: Tensor, dtype: torch.dtype) -> Tensor:
     """Return ``[B, *shape]`` as ``[B, size]`` of a floating-point dtype."""
-    return observation.flatten(1).to(dtype)
+    return observation.reshape(len(observation), -1).to(dtype)

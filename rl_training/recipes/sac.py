@@ -24,8 +24,10 @@ from rl_training.models.actors import (
     StateDependentNoiseActor,
 )
 from rl_training.models.q_networks import ContinuousQ, DiscreteQ
-from rl_training.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.off_policy import OffPolicyAlgorithm
+from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
+from rl_training.runtime.checks import require_counter, require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -99,10 +101,17 @@ class SAC(OffPolicyAlgorithm):
         self._matrix_age = 0
 
     def _target_entropy(self) -> float:
-        asked = self.config.algorithm.target_entropy
-        if asked is not None:
-            return float(asked)
-        return 0.98 * math.log(self.num_actions) if self.discrete else -float(self.num_actions)
+        asked, count = self.config.algorithm.target_entropy, self.num_actions
+        largest = math.log(count) if self.discrete else count * math.log(2.0)
+        if asked is None:
+            return 0.98 * largest if self.discrete else -float(count)
+        if asked > largest or (self.discrete and asked < 0):
+            least = "0" if self.discrete else "minus infinity"
+            raise UserError(
+                f"algorithm.target_entropy must lie between {least} and {largest:.4g}, the largest "
+                f"entropy of {self.action_space}, not {asked}."
+            )
+        return float(asked)
 
     def _make_actor(self) -> nn.Module:
         config, encoder = self.config.algorithm, self._make_encoder()
@@ -260,7 +269,11 @@ class SAC(OffPolicyAlgorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore all of it."""
         super().load_extra_state(state)
-        self._matrix, self._matrix_age = state["matrix"], int(state["matrix_age"])
+        if state["matrix"] is not None:
+            shape = self.model.actor.rollout_noise_shape(self.config.num_envs)
+            require_noise("matrix", state["matrix"], shape)
+        self._matrix = state["matrix"]
+        self._matrix_age = require_counter("matrix_age", state["matrix_age"])
 
 
 def train_sac(config: Any, **overrides: Any) -> TrainResult:

@@ -17,13 +17,14 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_training.config import TrainConfig
-from rl_training.errors import UserError
 from rl_training.losses import td3 as losses
 from rl_training.models.action_noise import NOISES
 from rl_training.models.actors import DeterministicActor
 from rl_training.models.q_networks import ContinuousQ
-from rl_training.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.off_policy import OffPolicyAlgorithm
+from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, compile_isolated, descend
+from rl_training.runtime.checks import require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -74,6 +75,7 @@ class TD3(OffPolicyAlgorithm):
 
     name: ClassVar[str] = "td3"
     Config: ClassVar[type[Any]] = TD3Config
+    action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
     model: TD3Model
     target: TD3Model
 
@@ -83,8 +85,6 @@ class TD3(OffPolicyAlgorithm):
         """Build policy, critics, and a copy of both."""
         config, model = self.config.algorithm, self.config.model
         self._require_built_networks(encoder=False)
-        if self.discrete:
-            raise UserError(f"td3 needs a Box of actions, and {self.action_space} is Discrete.")
         self.noise = NOISES[config.exploration_noise](deviation=config.exploration_deviation)
         critic = ContinuousQ(
             observation_shape=self.observation_space.shape,
@@ -194,6 +194,8 @@ class TD3(OffPolicyAlgorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore all of it."""
         super().load_extra_state(state)
+        shape = (self.config.num_envs, self.num_actions)
+        require_noise("noise", state["noise"].get("value"), shape)
         self.noise.load_state_dict(state["noise"])
 
 
