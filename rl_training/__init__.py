@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from rl_training.config import TrainConfig as TrainConfig
     from rl_training.config import load_config as load_config
     from rl_training.config import replace_config as replace_config
+    from rl_training.contrib.recurrent_ppo import RecurrentPPO as RecurrentPPO
+    from rl_training.contrib.recurrent_ppo import train_recurrent_ppo as train_recurrent_ppo
+    from rl_training.data.recurrent_rollout_buffer import (
+        RecurrentRolloutBuffer as RecurrentRolloutBuffer,
+    )
     from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
     from rl_training.envs.factory import make_env as make_env
     from rl_training.envs.factory import make_vector_env as make_vector_env
@@ -22,8 +27,10 @@ if TYPE_CHECKING:
     from rl_training.losses.ppg import ppg_auxiliary_loss as ppg_auxiliary_loss
     from rl_training.losses.ppg import ppg_loss as ppg_loss
     from rl_training.losses.ppo import ppo_loss as ppo_loss
+    from rl_training.losses.recurrent_ppo import recurrent_ppo_loss as recurrent_ppo_loss
     from rl_training.models.actor_critic import MLPActorCritic as MLPActorCritic
     from rl_training.models.actor_critic import MLPPPGModel as MLPPPGModel
+    from rl_training.models.lstm import LSTMActorCritic as LSTMActorCritic
     from rl_training.recipes.dqn import DQN as DQN
     from rl_training.recipes.dqn import train_dqn as train_dqn
     from rl_training.recipes.ppg import PPG as PPG
@@ -46,12 +53,16 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
+    "contrib.recurrent_ppo": ["RecurrentPPO", "train_recurrent_ppo"],
+    "data.recurrent_rollout_buffer": ["RecurrentRolloutBuffer"],
     "data.rollout_buffer": ["RolloutBuffer"],
     "envs.factory": ["make_env", "make_vector_env"],
     "errors": ["UserError"],
     "losses.ppg": ["ppg_auxiliary_loss", "ppg_loss"],
     "losses.ppo": ["ppo_loss"],
+    "losses.recurrent_ppo": ["recurrent_ppo_loss"],
     "models.actor_critic": ["MLPActorCritic", "MLPPPGModel"],
+    "models.lstm": ["LSTMActorCritic"],
     "recipes.dqn": ["DQN", "train_dqn"],
     "recipes.ppg": ["PPG", "train_ppg"],
     "recipes.ppo": ["PPO", "train_ppo"],

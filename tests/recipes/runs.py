@@ -16,7 +16,7 @@ from tests.recipes.environments import Identity, Tracking
 
 ENVIRONMENTS: dict[str, Callable[[], Any]] = {"discrete": Identity, "box": Tracking}
 
-ON_POLICY = ("ppo", "ppg")
+ON_POLICY = ("ppo", "ppg", "recurrent_ppo")
 
 _COMMON: dict[str, Any] = {
     "num_envs": 4,
@@ -43,6 +43,8 @@ SMALL: dict[str, dict[str, Any]] = {
 
 PHASES: dict[str, dict[str, Any]] = {
     "ppo": {"num_epochs": 3},
+    # Two sequences a minibatch; one lasts as long as an episode of the small environments.
+    "recurrent_ppo": {"num_epochs": 3, "sequence_length": 16, "memory_size": 16},
     "dqn": {"target_update_interval": 100},
     "sac": {},
     "td3": {},

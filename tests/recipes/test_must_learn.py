@@ -16,12 +16,13 @@ _REPLAY: dict[str, Any] = {"minibatch_size": 64, "gradient_steps_per_step": 0.5,
 EASY: dict[str, dict[str, Any]] = {
     "ppo": _ON_POLICY,
     "ppg": _ON_POLICY,
+    "recurrent_ppo": _ON_POLICY,
     "dqn": {**_REPLAY, "exploration_final": 0.3},
     "sac": {**_REPLAY, "target_entropy": 0.2},
     "td3": {**_REPLAY, "exploration_deviation": 0.3},
 }
 TASKS = [
-    *((name, "discrete", 5_000, 15.9, {}) for name in ("ppo", "ppg")),
+    *((name, "discrete", 5_000, 15.9, {}) for name in ("ppo", "ppg", "recurrent_ppo")),
     *((name, "box", 16_000, 15.0, {}) for name in ("ppo", "ppg")),
     ("dqn", "discrete", 3_000, 15.9, {}),
     ("dqn", "discrete", 4_000, 15.9, {"rainbow": True, "value_min": 0.0}),
