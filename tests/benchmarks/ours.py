@@ -27,11 +27,19 @@ BATCH_KEYS = (
 
 
 def make_algorithm(workload: Workload, *, compiled: bool, threads: int) -> Any:
-    """Build this library's PPO with the workload's settings and its default 64-64 tanh networks."""
-    from rl_training import PPO
+    """Build this library's PPO with the workload's settings and its default 64-64 tanh networks, or
+    recurrent PPO.
+    """
+    from rl_training import PPO, RecurrentPPO
 
     schedule = "linear" if workload.linear_schedules else "constant"
-    return PPO(
+    memory: dict[str, Any] = {
+        "memory_size": workload.memory_size,
+        "hidden_sizes": [],
+        "output_sizes": [64],
+    }
+    recurrent = workload.memory_size is not None
+    return (RecurrentPPO if recurrent else PPO)(
         workload.env_id,
         seed=1,
         device="cpu",
@@ -54,6 +62,7 @@ def make_algorithm(workload: Workload, *, compiled: bool, threads: int) -> Any:
         value_coefficient=workload.value_coefficient,
         max_gradient_norm=workload.max_gradient_norm,
         normalize_advantage="minibatch",
+        **(memory if recurrent else {}),
     )
 
 

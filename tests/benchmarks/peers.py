@@ -6,6 +6,7 @@ python -m tests.benchmarks.peers --workload ppo_cartpole --threads 1
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +21,23 @@ def linear(initial: float) -> Callable[[float], float]:
 
 
 def make_model(workload: Workload) -> Any:
-    """Build the peer's model with the workload's settings and its default 64-64 tanh networks."""
+    """Build the peer's model with the workload's settings and its default 64-64 tanh networks, or
+    sb3-contrib's recurrent one.
+    """
+    from sb3_contrib import RecurrentPPO
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
+    importlib.import_module("rl_training.envs")  # registers the environments without velocities
     env: Any = make_vec_env(workload.env_id, workload.num_envs, seed=1)
     if workload.normalize:
         env = VecNormalize(env, gamma=workload.discount)
     schedule = linear if workload.linear_schedules else float
-    return PPO(
-        "MlpPolicy",
+    recurrent = workload.memory_size is not None
+    policy: dict[str, Any] = {"lstm_hidden_size": workload.memory_size, "net_arch": [64]}
+    return (RecurrentPPO if recurrent else PPO)(
+        "MlpLstmPolicy" if recurrent else "MlpPolicy",
         env,
         n_steps=workload.num_steps,
         batch_size=workload.minibatch_size,
@@ -42,6 +49,7 @@ def make_model(workload: Workload) -> Any:
         ent_coef=workload.entropy_coefficient,
         vf_coef=workload.value_coefficient,
         max_grad_norm=workload.max_gradient_norm,
+        policy_kwargs=policy if recurrent else None,
         device="cpu",
         seed=1,
     )

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One environment with PPO's settings; ``steps`` environment steps are timed."""
+    """One environment with PPO's settings; ``steps`` environment steps are timed.
+
+    With ``memory_size`` it is recurrent PPO: an LSTM of that size each for the policy and for the
+    value function, on the observations themselves, with one hidden layer of 64 after it.
+    """
 
     env_id: str
     steps: int
@@ -24,6 +28,7 @@ class Workload:
     value_coefficient: float = 0.5
     entropy_coefficient: float = 0.0
     max_gradient_norm: float = 0.5
+    memory_size: int | None = None
 
     @property
     def steps_per_iteration(self) -> int:
@@ -43,6 +48,19 @@ WORKLOADS = {
         linear_schedules=True,
         discount=0.98,
         gae_lambda=0.8,
+    ),
+    "recurrent_ppo_cartpole": Workload(
+        env_id="CartPoleNoVel-v1",
+        steps=20_480,
+        num_envs=8,
+        num_steps=32,
+        minibatch_size=256,
+        num_epochs=20,
+        learning_rate=1e-3,
+        linear_schedules=True,
+        discount=0.98,
+        gae_lambda=0.8,
+        memory_size=64,
     ),
     "ppo_pendulum": Workload(
         env_id="Pendulum-v1",

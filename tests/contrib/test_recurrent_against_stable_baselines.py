@@ -97,7 +97,7 @@ def our_sequences(theirs: Any, *, discrete: bool) -> dict[str, Tensor]:
         states += [buffer.hidden_states_vf, buffer.cell_states_vf]
     # [memories x 2, L, N, H] of the first step -> [N, memories, L, 2, H]
     first = torch.stack([torch.from_numpy(each[0].copy()) for each in states])
-    first = first.unflatten(0, (-1, 2)).permute(3, 0, 2, 1, 4)
+    first = first.reshape(-1, 2, *first.shape[1:]).permute(3, 0, 2, 1, 4)
     action = rows(buffer.actions)
     return {
         "observation": rows(buffer.observations).clone(),
