@@ -22,7 +22,12 @@ from tests.reference_ppg import auxiliary_loss, categorical_kl
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "recipes"
 # Enough steps for one update each, and for one whole phase of PPG.
-STEPS = {"ppo_cartpole": 2048, "ppg_cartpole": 4096, "ppo_pendulum": 2048}
+STEPS = {
+    "ppo_cartpole": 2048,
+    "ppg_cartpole": 4096,
+    "ppo_pendulum": 2048,
+    "recurrent_ppo_cartpole": 512,
+}
 
 
 def load_script(name: str) -> ModuleType:
@@ -42,8 +47,11 @@ def collect(
     torch.manual_seed(0)
     env = script.make_env(num_envs, seed=5)
     actor = script.make_actor(env)
+    policy = actor
+    if hasattr(script, "make_policy"):  # with a critic's memory beside it
+        policy = script.make_policy(actor, script.make_critic(env))
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
-        batch = env.rollout(num_steps, actor, break_when_any_done=False)
+        batch = env.rollout(num_steps, policy, break_when_any_done=False)
     env.close()
     return batch, actor
 
