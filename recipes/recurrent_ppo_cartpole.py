@@ -103,11 +103,12 @@ def make_lstm(num_inputs: int, name: str) -> LSTMModule:
         in_keys=["observation", f"{name}_h", f"{name}_c"],
         out_keys=[f"{name}_memory", ("next", f"{name}_h"), ("next", f"{name}_c")],
     )
-    for parameter in lstm.parameters():
-        if parameter.ndim == 2:
-            nn.init.orthogonal_(parameter)
-        else:
-            nn.init.zeros_(parameter)
+    for name, parameter in lstm.named_parameters():
+        for number, gate in enumerate(parameter.data.chunk(4)):  # in, forget, proposed, out
+            if gate.ndim == 2:
+                nn.init.orthogonal_(gate)
+            else:  # it begins by forgetting a quarter at every step
+                gate.fill_(1.0 if number == 1 and "bias_ih" in name else 0.0)
     return lstm
 
 

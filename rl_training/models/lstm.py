@@ -109,11 +109,7 @@ class LSTMActorCritic(ActorCritic):
                 orthogonal_(module, math.sqrt(2))
         orthogonal_(self.action_head, 0.01)
         orthogonal_(self.value_head, 1.0)
-        for name, parameter in self.memory.named_parameters():
-            if "weight" in name:
-                nn.init.orthogonal_(parameter)
-            else:
-                nn.init.zeros_(parameter)
+        self.memory.orthogonal_()
 
     # ---- sequences [B, T, ...]
 

@@ -66,6 +66,20 @@ class Memory(nn.Module):
         """Return the state at an episode's start: zeros ``[num_envs, K, H]``."""
         return next(self.parameters()).new_zeros(num_envs, *self.state_size)
 
+    @torch.no_grad()
+    def orthogonal_(self) -> None:
+        """Give every gate's matrices orthogonal weights and zero biases, but 1 where an LSTM
+        forgets: it begins by keeping three quarters of what it remembers (Jozefowicz et al. 2015).
+        """
+        for name, parameter in self.named_parameters():
+            gates = parameter.chunk(4 if self.kind == "lstm" else 3)
+            for number, gate in enumerate(gates):
+                if gate.ndim == 2:
+                    nn.init.orthogonal_(gate)
+                else:
+                    forget = self.kind == "lstm" and number == 1 and "bias_ih" in name
+                    gate.fill_(1.0 if forget else 0.0)
+
     def weights(self) -> list[_Weights]:
         """Return each layer's weights, of all memories together."""
         return [
