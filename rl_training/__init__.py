@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rl_training.config import TrainConfig as TrainConfig
     from rl_training.config import load_config as load_config
     from rl_training.config import replace_config as replace_config
+    from rl_training.contrib.recurrent_ppg import RecurrentPPG as RecurrentPPG
+    from rl_training.contrib.recurrent_ppg import train_recurrent_ppg as train_recurrent_ppg
     from rl_training.contrib.recurrent_ppo import RecurrentPPO as RecurrentPPO
     from rl_training.contrib.recurrent_ppo import train_recurrent_ppo as train_recurrent_ppo
     from rl_training.data.recurrent_rollout_buffer import (
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
+    "contrib.recurrent_ppg": ["RecurrentPPG", "train_recurrent_ppg"],
     "contrib.recurrent_ppo": ["RecurrentPPO", "train_recurrent_ppo"],
     "data.recurrent_rollout_buffer": ["RecurrentRolloutBuffer"],
     "data.rollout_buffer": ["RolloutBuffer"],

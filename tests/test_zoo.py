@@ -10,7 +10,10 @@ from rl_training.config.presets import find_preset, preset_paths, zoo_directory
 from rl_training.registry import ALGORITHMS
 
 ZOO = Path(__file__).parent.parent / "zoo"
-OVERLAYS = {"tiny": ("ppo", "ppg", "recurrent_ppo"), "tiny_replay": ("dqn", "sac", "td3")}
+OVERLAYS = {
+    "tiny": ("ppo", "ppg", "recurrent_ppo", "recurrent_ppg"),
+    "tiny_replay": ("dqn", "sac", "td3"),
+}
 """Each with the algorithms that it is for."""
 FILES = {path.relative_to(ZOO).with_suffix("").as_posix(): path for path in ZOO.rglob("*.yaml")}
 PRESETS = sorted(set(FILES) - set(OVERLAYS))

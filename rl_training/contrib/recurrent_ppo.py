@@ -30,6 +30,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
 from rl_training.losses.recurrent_ppo import RecurrentPPOLoss
+from rl_training.models.actor_critic import Architecture
 from rl_training.models.lstm import MEMORY, CriticMemory, LSTMActorCritic
 from rl_training.models.memory import MemoryKind
 from rl_training.models.recurrent_policy import (
@@ -142,11 +143,17 @@ class RecurrentPPO(PPO):
     _unremembered = False
 
     def _build_model(self) -> LSTMActorCritic:
-        config = self.config.algorithm
         require(not self.config.model.shared_trunk, "model.shared_trunk", _SHARED_TRUNK)
+        shared = self.config.algorithm.critic_memory == "shared"
+        return self._make_recurrent(LSTMActorCritic, "shared" if shared else "dual")
+
+    def _make_recurrent(
+        self, cls: type[LSTMActorCritic], architecture: Architecture
+    ) -> LSTMActorCritic:
+        config = self.config.algorithm
         made = self._make_model(
-            LSTMActorCritic,
-            "shared" if config.critic_memory == "shared" else "dual",
+            cls,
+            architecture,
             memory=config.memory,
             memory_size=config.memory_size,
             memory_layers=config.memory_layers,

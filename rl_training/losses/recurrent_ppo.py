@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_training.losses.ppo import ClippedTerms, ppo_loss
 from rl_training.models.lstm import MEMORY, LSTMActorCritic
+
+Memory = tuple[Tensor, Tensor, Tensor | None]
 
 recurrent_ppo_loss = ppo_loss
 """`ppo_loss`, on numbers ``[S, T]``: with ``mask``, every mean is over where it is set."""
@@ -32,6 +35,13 @@ def without_padding(minibatch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
             )
         blank[key] = value
     return blank
+
+
+def memory_of(model: LSTMActorCritic, minibatch: Mapping[str, Tensor] | TensorDictBase) -> Memory:
+    """Return what a model takes beside the observations: state, episode starts, what else it
+    reads.
+    """
+    return minibatch[MEMORY], minibatch["is_init"], model.extra(minibatch)
 
 
 class RecurrentPPOLoss(ClippedTerms, nn.Module):
@@ -95,5 +105,5 @@ class RecurrentPPOLoss(ClippedTerms, nn.Module):
         value = self.model.value(minibatch["observation"], *self._memory(minibatch))
         return self._value_terms(minibatch, value)
 
-    def _memory(self, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
-        return minibatch[MEMORY], minibatch["is_init"], self.model.extra(minibatch)
+    def _memory(self, minibatch: Mapping[str, Tensor]) -> Memory:
+        return memory_of(self.model, minibatch)

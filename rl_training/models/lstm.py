@@ -289,3 +289,27 @@ class LSTMActorCritic(ActorCritic):
         """Return what only the value loss trains."""
         own = self.memory.cells[1] if self.critic_memory == "separate" else None
         return trainable(self.value_encoder, own, self.value_output, self.value_head)
+
+
+class LSTMPPGModel(LSTMActorCritic):
+    """An `LSTMActorCritic` with a third head, the auxiliary value, on the policy's features.
+
+    Its other parameters are made first and alike.
+    """
+
+    def __init__(self, *, orthogonal_init: bool = True, **options: Any) -> None:
+        super().__init__(orthogonal_init=orthogonal_init, **options)
+        self.auxiliary_head = nn.Linear(self.output.output_size, 1)
+        if orthogonal_init:
+            orthogonal_(self.auxiliary_head, 1.0)
+
+    def auxiliary(self, observation: Tensor, *memory: Any) -> tuple[Parameters, Tensor, Tensor]:
+        """Return distribution parameters, auxiliary value and true value, both ``[B, T]``, of
+        sequences.
+        """
+        features, value, _ = self.sequence(observation, *memory)
+        return self.action_head(features), scalar(self.auxiliary_head, features), value
+
+    def auxiliary_parameters(self) -> list[nn.Parameter]:
+        """Return what only the auxiliary phase trains: the auxiliary value's head."""
+        return trainable(self.auxiliary_head)

@@ -55,16 +55,18 @@ SAC_METRICS = CRITIC_METRICS | {
     "train/entropy",
     "train/entropy_coefficient",
 }
+PPG_METRICS = [
+    TRAINING_METRICS | {"time/policy_phase"},
+    TRAINING_METRICS | {"time/policy_phase"} | PHASE_METRICS,
+]
 METRICS = {
     "dqn": [DQN_METRICS, DQN_METRICS],
     "sac": [SAC_METRICS, SAC_METRICS],
     "td3": [CRITIC_METRICS, CRITIC_METRICS],
     "ppo": [TRAINING_METRICS, TRAINING_METRICS],
     "recurrent_ppo": [TRAINING_METRICS, TRAINING_METRICS],
-    "ppg": [
-        TRAINING_METRICS | {"time/policy_phase"},
-        TRAINING_METRICS | {"time/policy_phase"} | PHASE_METRICS,
-    ],
+    "ppg": PPG_METRICS,
+    "recurrent_ppg": PPG_METRICS,
 }
 """The keys of the first and of the second iteration, which has PPG's auxiliary phase."""
 
@@ -75,6 +77,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed_entropy_coefficient": ("box", {"entropy_coefficient": 0.1}),
     "ornstein_uhlenbeck": ("box", {"exploration_noise": "ornstein_uhlenbeck"}),
     "ddpg": ("box", {"twin_critics": False, "policy_delay": 1, "target_policy_noise": 0.0}),
+    "shared_memory": (
+        "discrete",
+        {"memory": "gru", "critic_memory": "shared", "architecture": "detach"},
+    ),
+    "separate_phases": ("box", {"value_epochs": 1, "burn_in": 4, "previous_action": True}),
     "gru": ("discrete", {"memory": "gru", "memory_layers": 2, "critic_memory": "shared"}),
     "burn_in": ("box", {"critic_memory": "none", "burn_in": 8, "output_sizes": [8]}),
     "refreshed": (
@@ -92,6 +99,7 @@ _ON_POLICY_KINDS = ("discrete", "box", "gsde", "squash", "normalized")
 KINDS_OF = {
     "ppo": _ON_POLICY_KINDS,
     "ppg": _ON_POLICY_KINDS,
+    "recurrent_ppg": ("discrete", "box", "shared_memory", "separate_phases"),
     "recurrent_ppo": (*_ON_POLICY_KINDS, "gru", "burn_in", "refreshed"),
     "dqn": ("discrete", "rainbow", "soft_targets"),
     "sac": ("discrete", "box", "gsde", "bfloat16", "fixed_entropy_coefficient"),
@@ -211,7 +219,7 @@ def test_predicted_continuous_actions_stay_within_the_bounds(
         head.weight.mul_(10_000)
     observations = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     actions, state = algorithm.predict(observations, deterministic=deterministic)
-    assert (state is None) == (name != "recurrent_ppo")
+    assert (state is None) == (not name.startswith("recurrent"))
     assert actions.shape == (64, 1)
     assert actions.dtype == np.float32
     assert all(algorithm.action_space.contains(action) for action in actions)

@@ -34,6 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ppo": {},
     # The default epsilon lets Adam's first steps blow gradients up that are zero but for rounding.
     "ppg": {"auxiliary_learning_rate": 5e-3, "adam_epsilon": 1e-5},
+    "recurrent_ppg": {"adam_epsilon": 1e-5},
 }
 """What makes the first iterations worth recording, and the same on every machine."""
 WHOLE_ITERATIONS = [
@@ -43,6 +44,7 @@ WHOLE_ITERATIONS = [
     ("td3", "box"),
     ("recurrent_ppo", "discrete"),
     ("recurrent_ppo", "box"),
+    ("recurrent_ppg", "discrete"),
 ]
 """Their losses are held equal to another implementation's; what is kept are whole iterations."""
 
