@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -68,6 +68,7 @@ class ActorCritic(nn.Module):
         *,
         architecture: Architecture = "dual",
         log_std_init: float = 0.0,
+        model_options: Mapping[str, Any] | None = None,
         **model: Any,
     ) -> Model:
         """Return a model for gymnasium spaces, in one line::
@@ -79,6 +80,7 @@ class ActorCritic(nn.Module):
             action_space: Discrete or a Box.
             architecture: as for the class.
             log_std_init: of a Box's Gaussian, its first log standard deviation.
+            model_options: of the class itself (the memory of an `LSTMActorCritic`).
             **model: any field of `rl_training.config.ModelConfig`: ``hidden_sizes``,
                 ``activation``, ``orthogonal_init``, ``encoder``.
 
@@ -94,6 +96,7 @@ class ActorCritic(nn.Module):
             observation_shape=observation_space.shape,
             action_space=space_to_dict(action_space),
             architecture=architecture,
+            model_options=model_options,
             log_std_init=log_std_init,
         )
         assert isinstance(made, cls)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rl_training.errors import UserError
 from rl_training.models.recurrence import gru_sequence, lstm_sequence
 
 MemoryKind = Literal["lstm", "gru"]
@@ -116,6 +117,11 @@ class Memory(nn.Module):
         return hidden, torch.stack(after, 3)
 
     def _split(self, state: Tensor) -> Tensor:
+        if state.shape[1:] != self.state_size:
+            raise UserError(
+                f"a state is [N, {self.state_size[0]}, {self.state_size[1]}] here, "
+                f"not {list(state.shape)}."
+            )
         return state.reshape(len(state), *self.state_shape)
 
     def step(
