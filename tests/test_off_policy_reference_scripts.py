@@ -105,11 +105,7 @@ def own_moments(algorithm: Any, name: str, network: nn.Module) -> list[Tensor]:
     moments = {id(p): m.view(p.shape) for p, m in zip(optimizer.parameters, parts, strict=True)}
     if isinstance(network, QEnsemble):
         pairs = zip(network.weights, network.biases, strict=True)
-        return [
-            each
-            for w, b in pairs
-            for each in (moments[id(w)], moments[id(b)].squeeze(1))
-        ]
+        return [each for w, b in pairs for each in (moments[id(w)], moments[id(b)].squeeze(1))]
     return [moments[id(each)] for each in own(network)]
 
 

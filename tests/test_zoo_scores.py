@@ -19,6 +19,10 @@ GOALS = [
     ("ppo_acrobot", range(1, 4), -90.0, "mean"),
     ("ppo_mountaincarcontinuous", range(1, 4), 85.0, "mean"),
     ("ppo_lunarlander", range(1, 4), 220.0, "mean"),
+    ("recurrent_ppo_cartpole_novel", range(1, 6), 475.0, "every seed"),
+    ("recurrent_ppo_repeat_previous", range(1, 6), 0.9, "every seed"),
+    ("recurrent_ppo_tmaze", range(1, 6), 0.95, "every seed"),
+    ("recurrent_ppo_pendulum_novel", range(1, 6), -250.0, "mean"),
 ]
 
 
@@ -34,3 +38,12 @@ def test_the_preset_reaches_its_goal(
         scores.append(evaluate_checkpoint(result.run_dir, episodes=100)["return_mean"])
     reached = min(scores) if over == "every seed" else statistics.mean(scores)
     assert reached >= goal, scores
+
+
+@pytest.mark.slow
+def test_ppo_without_memory_does_not_balance_what_it_cannot_see_moving() -> None:
+    from rl_training import PPO
+
+    config = replace_config(load_config("ppo_cartpole"), env_id="CartPoleNoVel-v1")
+    agent = PPO.from_config(config).learn()
+    assert agent.evaluate(episodes=100)["return_mean"] < 60

@@ -9,7 +9,9 @@ from rl_training.models.heads import (
     GaussianHead,
     StateDependentNoiseHead,
 )
+from rl_training.models.lstm import LSTMActorCritic
 from rl_training.models.mlp import MLP
+from rl_training.models.recurrent_policy import RecurrentPolicy
 from rl_training.models.tensordict_modules import policy_module, value_module
 
 __all__ = [
@@ -18,8 +20,10 @@ __all__ = [
     "ActorCritic",
     "CategoricalHead",
     "GaussianHead",
+    "LSTMActorCritic",
     "MLPActorCritic",
     "MLPPPGModel",
+    "RecurrentPolicy",
     "StateDependentNoiseHead",
     "TensorDictActorCritic",
     "build_actor_critic",

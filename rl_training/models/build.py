@@ -37,6 +37,7 @@ def build_actor_critic(
     action_space: Mapping[str, Any],
     architecture: Architecture,
     networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
+    model_options: Mapping[str, Any] | None = None,
     **head_options: Any,
 ) -> ActorCritic:
     """Return the model that ``model`` describes.
@@ -48,6 +49,7 @@ def build_actor_critic(
         action_space: as `rl_training.envs.space_to_dict` gives it.
         architecture: how policy and value function share an encoder.
         networks: the user's own policy and value modules, instead of all that.
+        model_options: of the class, beside encoder, head and architecture.
         **head_options: of `head_factory`.
 
     Raises:
@@ -88,6 +90,7 @@ def build_actor_critic(
         ),
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,
+        **(model_options or {}),
     )
 
 

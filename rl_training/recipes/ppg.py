@@ -98,13 +98,14 @@ class PPG(PPO):
 
     name: ClassVar[str] = "ppg"
     Config: ClassVar[type[Any]] = PPGConfig
+    auxiliary_loss_class: ClassVar[type[Any]] = PPGAuxiliaryLoss
     model: MLPPPGModel
 
     def make(self) -> None:
         """Add the auxiliary loss, its optimiser and its gradient step to PPO's."""
         config = self.config.algorithm
         super().make()
-        self.auxiliary_loss = PPGAuxiliaryLoss(
+        self.auxiliary_loss = self.auxiliary_loss_class(
             self.model,
             clone_coefficient=config.clone_coefficient,
             true_value_coefficient=config.true_value_coefficient,
@@ -167,11 +168,14 @@ class PPG(PPO):
         metrics = super()._update(batch)
         metrics["time/policy_phase"] = torch.tensor(time.perf_counter() - start)
         if config.auxiliary_epochs > 0:
-            keys = ("observation", "value_target")
-            self._phase.append({key: batch[key].flatten(0, 1).clone() for key in keys})
+            self._phase.append(self._phase_part(batch))
             if len(self._phase) == config.policy_iterations:
                 metrics.update(self.auxiliary_update())
         return metrics
+
+    def _phase_part(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Return copies of what the auxiliary phase needs of an iteration, ``[M, ...]``."""
+        return {key: batch[key].flatten(0, 1).clone() for key in ("observation", "value_target")}
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         config = self.config.algorithm
@@ -206,20 +210,25 @@ class PPG(PPO):
             permutation = torch.randperm(count, generator=self.generators["minibatch"])
             minibatches = permutation.to(self.device).tensor_split(pieces)
             if epoch == 0:
-                data.update(self._old_policy(data["observation"], minibatches))
+                data.update(self._old_policy(data, minibatches))
             taken += [self._auxiliary_step(data, indices) for indices in minibatches]
         self._phase = []
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
 
     @torch.no_grad()
-    def _old_policy(self, observation: Tensor, minibatches: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _old_policy(
+        self, data: Mapping[str, Tensor], minibatches: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
         """Return the distribution of the policy as it now is, ``[M, ...]`` per parameter.
 
         In the very minibatches that the phase begins with: the same rows multiplied in another
         batch may differ in the last bit, and the first divergence would not be exactly zero.
         """
         names = self.auxiliary_loss.old_parameter_keys
-        parts = [self.model.distribution(observation[indices]) for indices in minibatches]
+        parts = [
+            self.auxiliary_loss.distribution({key: each[indices] for key, each in data.items()})
+            for indices in minibatches
+        ]
         order = torch.cat(list(minibatches))
         old = {}
         for name, pieces in zip(names, zip(*parts, strict=True), strict=True):

@@ -6,6 +6,7 @@ python -m tests.benchmarks.peers --workload ppo_cartpole --threads 1
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,8 +44,12 @@ def peer_settings(workload: Workload) -> dict[str, Any]:
     """Return the workload's settings as arguments of the peer's algorithm."""
     ours = dict(workload.settings)
     settings: dict[str, Any] = {}
-    if "hidden_sizes" in ours:
-        settings["policy_kwargs"] = {"net_arch": ours.pop("hidden_sizes")}
+    hidden_sizes, output_sizes = ours.pop("hidden_sizes", None), ours.pop("output_sizes", None)
+    if "memory_size" in ours:
+        sizes = {"lstm_hidden_size": ours.pop("memory_size"), "net_arch": output_sizes}
+        settings["policy_kwargs"] = sizes
+    elif hidden_sizes is not None:
+        settings["policy_kwargs"] = {"net_arch": hidden_sizes}
     ratio = ours.pop("gradient_steps_per_step", 1.0)
     if not workload.on_policy:
         interval = ours.setdefault("train_every", 1)
@@ -58,16 +63,18 @@ def peer_settings(workload: Workload) -> dict[str, Any]:
 
 def make_model(workload: Workload) -> Any:
     """Build the peer's model with the workload's settings."""
-    import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
+    importlib.import_module("rl_training.envs")  # registers the environments without velocities
     settings = peer_settings(workload)
     env: Any = make_vec_env(workload.env_id, workload.num_envs, seed=1)
     if workload.normalize:
         env = VecNormalize(env, gamma=settings["gamma"])
-    algorithm = getattr(stable_baselines3, workload.algorithm)
-    return algorithm("MlpPolicy", env, **settings, device="cpu", seed=1)
+    recurrent = workload.algorithm.startswith("Recurrent")
+    package = importlib.import_module("sb3_contrib" if recurrent else "stable_baselines3")
+    policy = "MlpLstmPolicy" if recurrent else "MlpPolicy"
+    return getattr(package, workload.algorithm)(policy, env, **settings, device="cpu", seed=1)
 
 
 def run(arguments: argparse.Namespace) -> Result:
