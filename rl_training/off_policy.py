@@ -21,7 +21,7 @@ from rl_training.config import TrainConfig, require
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs import observation_dtype, space_to_dict
 from rl_training.errors import UserError
-from rl_training.models.build import encoder_factory
+from rl_training.models.build import configured_encoder
 from rl_training.models.exploration import ExplorationPolicy
 from rl_training.optim import FlatAdam, FlatParameters, compile_isolated
 from rl_training.runtime.seeding import generator
@@ -186,13 +186,8 @@ class OffPolicyAlgorithm(Algorithm):
         return True
 
     def _make_encoder(self) -> nn.Module:
-        model = self.config.model
-        return encoder_factory(
-            encoder=model.encoder,
-            observation_shape=self.observation_space.shape,
-            hidden_sizes=model.hidden_sizes,
-            activation=model.activation,
-        )()
+        space = self.observation_space
+        return configured_encoder(self.config.model, space.shape, observation_dtype(space).name)()
 
     def _require_built_networks(self, *, encoder: bool) -> None:
         """Raise where networks of a user's own are asked for and not taken."""

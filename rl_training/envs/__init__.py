@@ -15,6 +15,7 @@ from rl_training.envs.normalize import (
     RewardNormalizer,
     RunningMeanStd,
 )
+from rl_training.envs.observations import observed_dtype
 from rl_training.envs.replay import ResumeError
 from rl_training.envs.seeding import episode_seed
 from rl_training.envs.spaces import (
@@ -41,6 +42,7 @@ __all__ = [
     "make_normalizer",
     "make_vector_env",
     "observation_dtype",
+    "observed_dtype",
     "require_supported",
     "space_from_dict",
     "space_to_dict",

@@ -15,6 +15,7 @@ from rl_training.envs.acceptance import (
     require_usable,
     require_usable_vector,
 )
+from rl_training.envs.atari import make_atari
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
@@ -35,6 +36,7 @@ def make_env(
     *,
     record_episode_statistics: bool = True,
     render_mode: str | None = None,
+    training: bool = True,
 ) -> Environment:
     """Build environment number ``env_index`` of a run: ``config.env_id`` with
     ``config.env_kwargs``.
@@ -49,13 +51,23 @@ def make_env(
         record_episode_statistics: report ``info["episode"]`` at an episode's end, as gymnasium's
             wrapper does.
         render_mode: passed to the environment.
+        training: of Atari games, the pipeline's variant: lives end episodes, rewards are clipped.
 
     Raises:
         UserError: an unknown id (with the nearest), a missing extra (named), keyword arguments or a
             render mode that the environment does not take.
     """
-    env = make_by_id(config.env_id, config.env_kwargs, render_mode=render_mode)
+    env = _make_named(config.env_id, config, training=training, render_mode=render_mode)
     return _finish(env, config.seed, env_index, record_episode_statistics)
+
+
+def _make_named(
+    env_id: str, config: TrainConfig, *, training: bool = True, render_mode: str | None = None
+) -> Any:
+    settings, kwargs = config.env.atari, config.env_kwargs
+    if settings.enabled:
+        return make_atari(env_id, kwargs, settings, training=training, render_mode=render_mode)
+    return make_by_id(env_id, kwargs, render_mode=render_mode)
 
 
 def _finish(env: Any, seed: int, index: int, record_episode_statistics: bool) -> Environment:
@@ -139,9 +151,7 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
 
 
 def _make_quiet(env_id: str, config: TrainConfig, index: int) -> Environment:
-    return _finish(
-        make_by_id(env_id, config.env_kwargs), config.seed, index, record_episode_statistics=False
-    )
+    return _finish(_make_named(env_id, config), config.seed, index, record_episode_statistics=False)
 
 
 def _call(make: Callable[[], Any], config: TrainConfig, index: int) -> Environment:

@@ -5,13 +5,14 @@ in, raw NumPy out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
+from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.spaces import require_integers
 from rl_training.envs.workers import dead_worker
 
@@ -50,6 +51,16 @@ class Rows(Protocol):
         """Start episodes in ``rows``, leaving the others alone, and return their observations
         ``[len(rows), *obs]``.
         """
+
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether every row gives its whole state, so that none needs to be replayed."""
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return the whole state of every row; only where ``can_snapshot``."""
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Bring every row to where `snapshot` was taken."""
 
 
 def make_rows(vector: Any) -> Rows:
@@ -112,6 +123,20 @@ class LoopedRows:
             observations.append(np.array(observation, self._dtype))
         return self._stack(observations)
 
+    @property
+    def can_snapshot(self) -> bool:
+        """See :class:`Rows`."""
+        return all(isinstance(env, SeededEpisodes) and env.can_snapshot for env in self._envs)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """See :class:`Rows`."""
+        return [cast("SeededEpisodes", env).snapshot() for env in self._envs]
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """See :class:`Rows`."""
+        for env in self._envs:
+            cast("SeededEpisodes", env).restore(states)
+
     def _check(self, observations: list[Any], after: str) -> None:
         if after in self._unchecked:
             for observation in observations:
@@ -166,6 +191,23 @@ class BatchedRows:
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
         return np.array(observation, self._dtype)[list(rows)]
+
+    @property
+    def can_snapshot(self) -> bool:
+        """See :class:`Rows`; of vector environments, only gymnasium's own asynchronous one."""
+        if type(self._vector) is not AsyncVectorEnv:
+            return False
+        name = "can_snapshot"
+        known = self._vector.call("has_wrapper_attr", name)
+        return all(known) and all(self._vector.get_attr(name))
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """See :class:`Rows`."""
+        return list(self._vector.call("snapshot"))
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """See :class:`Rows`."""
+        self._vector.call("restore", list(states))
 
     def _failure(self, error: Exception) -> RowError:
         if isinstance(error, EOFError | OSError) and hasattr(self._vector, "processes"):

@@ -19,7 +19,7 @@ from torch import Tensor
 from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, require
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
-from rl_training.envs import space_to_dict
+from rl_training.envs import observed_dtype, space_to_dict
 from rl_training.errors import UserError
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
 from rl_training.losses.returns import explained_variance
@@ -173,6 +173,7 @@ class PPO(Algorithm):
             cls,
             model=self.config.model,
             observation_shape=self.observation_space.shape,
+            observation_dtype=observed_dtype(self.observation_space, self.normalizer),
             action_space=action_space,
             architecture=architecture,
             networks=self.networks,
