@@ -267,8 +267,15 @@ class OffPolicyAlgorithm(Algorithm):
             discount=config.discount,
             storage=config.replay_storage,
             directory=self._replay_directory(),
+            frame_stack=self._frame_stack,
             **self._replay_options(),
         )
+
+    @property
+    def _frame_stack(self) -> int:
+        """How many frames an observation is a stack of; 1 where nothing is known of it."""
+        atari = self.config.env.atari
+        return atari.frame_stack if atari.enabled and self._source is None else 1
 
     def _replay_directory(self) -> str | None:
         config = self.config.algorithm
