@@ -109,6 +109,9 @@ class AtariPipeline(gymnasium.Wrapper[Any, Any, Any, Any]):
         UserError: it is no Atari game, or OpenCV is missing.
     """
 
+    plays_games = True
+    """An episode may be only a part of a game, of which each step tells."""
+
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
@@ -240,7 +243,13 @@ class AtariPipeline(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._continues = lost and self.training and not truncated
         if self.training and self.settings.clip_reward:
             reward = float((reward > 0) - (reward < 0))
-        return self._stack.copy(), reward, terminated, truncated, {"lives": lives}
+        information = {
+            "lives": lives,
+            "score": self.score,
+            "game_length": self._steps,
+            "game_over": (terminated or truncated) and not self._continues,
+        }
+        return self._stack.copy(), reward, terminated, truncated, information
 
     def _hold(self, action: Any) -> float:
         """Hold an action and return the summed reward; the merged frame is in ``_screens[1]``."""

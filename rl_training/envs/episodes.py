@@ -39,9 +39,9 @@ class Transition(NamedTuple):
     reward: Array
     """float64 ``[N]``, normalised when asked."""
     returns: Array
-    """float64 ``[N]``: raw return of each episode up to and including this step."""
+    """float64 ``[N]``: raw return of each episode (or game) up to and including this step."""
     lengths: Array
-    """int64 ``[N]``."""
+    """int64 ``[N]``: its steps."""
     ended: list[int]
     """Rows whose episode ended with this step."""
 
@@ -117,8 +117,11 @@ class Episodes:
             if self.normalizer is None
             else self.normalizer.normalize_reward(step.reward)
         )
-        self.returns = self.returns + step.reward
-        self.lengths = self.lengths + 1
+        if step.games is None:
+            self.returns = self.returns + step.reward
+            self.lengths = self.lengths + 1
+        else:
+            self.returns, self.lengths = step.games.score, step.games.length
         self.observation = step.observation
         terminated, truncated = step.terminated, step.truncated
         ended: list[int] = []

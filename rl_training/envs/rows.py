@@ -4,7 +4,7 @@ in, raw NumPy out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
@@ -28,6 +28,29 @@ class RowError(Exception):
         self.row = row
 
 
+class Games(NamedTuple):
+    """The games that the rows' episodes are parts of."""
+
+    score: Array
+    """float64 ``[N]``: the game's own rewards so far."""
+    length: Array
+    """int64 ``[N]``: steps of the game so far."""
+    over: Array
+    """bool ``[N]``."""
+
+    @classmethod
+    def of(cls, information: Mapping[str, Any]) -> Games:
+        """Read them from what a step says beside its result, arrays or lists ``[N]``."""
+        return cls(
+            np.array(information["score"], np.float64),
+            np.array(information["game_length"], np.int64),
+            np.array(information["game_over"], bool),
+        )
+
+
+GAME_KEYS = ("score", "game_length", "game_over")
+
+
 class RowStep(NamedTuple):
     """What one vector step gave, before any reset."""
 
@@ -37,12 +60,16 @@ class RowStep(NamedTuple):
     """float64 ``[N]``."""
     terminated: list[Any]
     truncated: list[Any]
+    games: Games | None = None
+    """Where an episode is a life, the games; then returns and lengths are theirs."""
 
 
 class Rows(Protocol):
     """N sub-environments that never reset on their own."""
 
     num_envs: int
+    plays_games: bool
+    """Whether steps give ``games``."""
 
     def step(self, actions: Array) -> RowStep:
         """Step every row with the environment-ready ``actions`` ``[N, *act]``."""
@@ -68,6 +95,14 @@ def make_rows(vector: Any) -> Rows:
     return LoopedRows(vector) if type(vector) is SyncVectorEnv else BatchedRows(vector)
 
 
+def _plays_games(env: Any) -> bool:
+    return isinstance(env, SeededEpisodes) and env.plays_games
+
+
+def _games(information: Sequence[dict[str, Any]]) -> Games:
+    return Games.of({key: [each[key] for each in information] for key in GAME_KEYS})
+
+
 class LoopedRows:
     """Rows of a ``SyncVectorEnv``, in a plain loop over its environments: cheaper than its own
     ``step``.
@@ -83,6 +118,7 @@ class LoopedRows:
         self._steps = [env.step for env in self._envs]
         self._space = space
         self._unchecked = {"reset", "step"}
+        self.plays_games = all(_plays_games(env) for env in self._envs)
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`Rows`."""
@@ -90,9 +126,11 @@ class LoopedRows:
         rewards: list[Any] = []
         terminated: list[Any] = []
         truncated: list[Any] = []
+        information: list[dict[str, Any]] = []
         try:
             for step, action in zip(self._steps, actions, strict=True):
-                observation, reward, terminal, limit, _ = step(action)
+                observation, reward, terminal, limit, beside = step(action)
+                information.append(beside)
                 observations.append(observation)
                 rewards.append(reward)
                 terminated.append(terminal)
@@ -107,6 +145,7 @@ class LoopedRows:
             np.array(rewards, np.float64).reshape(self.num_envs),
             terminated,
             truncated,
+            _games(information) if self.plays_games else None,
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
@@ -162,11 +201,12 @@ class BatchedRows:
         self.num_envs: int = vector.num_envs
         self._vector = vector
         self._dtype = vector.single_observation_space.dtype
+        self.plays_games = self._all("plays_games")
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`Rows`."""
         try:
-            observation, reward, terminated, truncated, _ = self._vector.step(actions)
+            observation, reward, terminated, truncated, beside = self._vector.step(actions)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
         return RowStep(
@@ -174,6 +214,7 @@ class BatchedRows:
             np.array(reward, np.float64),
             np.asarray(terminated, bool).tolist(),
             np.asarray(truncated, bool).tolist(),
+            Games.of(beside) if self.plays_games else None,
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
@@ -194,10 +235,13 @@ class BatchedRows:
 
     @property
     def can_snapshot(self) -> bool:
-        """See :class:`Rows`; of vector environments, only gymnasium's own asynchronous one."""
+        """See :class:`Rows`."""
+        return self._all("can_snapshot")
+
+    def _all(self, name: str) -> bool:
+        """Return whether every environment says so; only gymnasium's own workers are asked."""
         if type(self._vector) is not AsyncVectorEnv:
             return False
-        name = "can_snapshot"
         known = self._vector.call("has_wrapper_attr", name)
         return all(known) and all(self._vector.get_attr(name))
 

@@ -58,6 +58,11 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Whether the wrapped environment gives its whole state: `snapshot` and `restore`."""
         return hasattr(self.env, "snapshot") and hasattr(self.env, "restore")
 
+    @property
+    def plays_games(self) -> bool:
+        """Whether an episode is only a part of a game, of which each step tells."""
+        return bool(getattr(self.env, "plays_games", False))
+
     def snapshot(self) -> dict[str, Any]:
         """Return the wrapped environment's whole state."""
         state: dict[str, Any] = self.env.snapshot()  # type: ignore[attr-defined]

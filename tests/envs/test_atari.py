@@ -281,6 +281,35 @@ def _advance(env: Any, root: Any, steps: int) -> tuple[list[Any], Any]:
     return seen, root
 
 
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_reported_returns_are_those_of_whole_games(vectorization: Any) -> None:
+    import torch
+
+    config = TrainConfig(
+        algo="ppo",
+        env_id=BREAKOUT,
+        num_envs=1,
+        env=EnvConfig(vectorization=vectorization, atari=AtariConfig(enabled=True)),
+    )
+    env, draws, total, lives, steps = make_batched_env(config), np.random.default_rng(3), 0.0, 0, 0
+    root = env.reset()
+    try:
+        while True:
+            root.set("action", torch.tensor([int(draws.integers(4))]))
+            taken, root = env.step_and_maybe_reset(root)
+            following = taken["next"]
+            steps += 1
+            total += following["reward"].item()  # Breakout's first rows give 1 a brick
+            assert following["episode_return"].item() == total
+            assert following["episode_length"].item() == steps
+            lives += following["done"].item()
+            if following["game_over"].item():
+                break
+        assert lives == 5
+    finally:
+        env.close()
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match="CartPole-v1 is none"):
         pipeline("CartPole-v1")
