@@ -44,8 +44,9 @@ class ModelConfig:
     """Units of an image encoder's dense layer; null: 512 for nature, 256 for impala."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """In what an image encoder computes; its weights and outputs are float32 either way."""
-    channels_last: bool = False
-    """Lay an image encoder's tensors out pixel by pixel instead of channel by channel."""
+    channels_last: bool | None = None
+    """Lay an image encoder's tensors out pixel by pixel instead of channel by channel; null: where
+    it is faster, which is in float32."""
     network: str | None = None
     """Your own actor-critic instead of the built one, as "module:Class": a subclass of the
     algorithm's own (rl_training.models.actor_critic)."""

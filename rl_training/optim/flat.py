@@ -14,6 +14,10 @@ import torch
 from torch import Tensor, nn
 
 
+_PIECE = 2**16
+"""Numbers that eager Adam works on at a time: with what it computes of them, a megabyte."""
+
+
 class FlatParameters:
     """Makes every parameter of ``groups`` a view of ``flat``, in the order given, without copies
     left behind.
@@ -92,11 +96,19 @@ class FlatAdam(torch.optim.Optimizer):
         """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""
         beta1, beta2 = self.betas
         self.steps.add_(1)
-        self.first_moment.lerp_(gradient, 1 - beta1)
-        self.second_moment.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         step_size = self.learning_rate / (1 - beta1**self.steps)
-        root = (self.second_moment / (1 - beta2**self.steps)).sqrt_().add_(self.epsilon)
-        self.flat.sub_(step_size * self.first_moment / root)
+        correction = 1 - beta2**self.steps
+        tensors = (self.flat, gradient, self.first_moment, self.second_moment)
+        # A compiled graph is one pass anyway; eager, a piece stays in the processor's cache, and
+        # so do the temporary results, whose memory the system would have to give anew each time.
+        whole = torch.compiler.is_compiling() or gradient.numel() <= _PIECE
+        for flat, part, first, second in (
+            [tensors] if whole else zip(*(each.split(_PIECE) for each in tensors), strict=True)
+        ):
+            first.lerp_(part, 1 - beta1)
+            second.mul_(beta2).addcmul_(part, part, value=1 - beta2)
+            root = (second / correction).sqrt_().add_(self.epsilon)
+            flat.sub_((step_size * first).div_(root))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

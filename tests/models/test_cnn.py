@@ -94,7 +94,7 @@ def test_half_precision_and_memory_layout_change_rounding_alone(cls: Any) -> Non
     observation = images(8, 4, 84, 84)
     made: dict[str, ImageEncoder] = {}
     variants: dict[str, dict[str, Any]] = {
-        "plain": {},
+        "plain": {"channels_last": False},
         "bfloat16": {"precision": "bfloat16"},
         "channels_last": {"channels_last": True},
     }
