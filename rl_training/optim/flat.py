@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
 _PIECE = 2**16
 """Numbers that eager Adam works on at a time: with what it computes of them, a megabyte."""
 
@@ -103,7 +102,9 @@ class FlatAdam(torch.optim.Optimizer):
         # so do the temporary results, whose memory the system would have to give anew each time.
         whole = torch.compiler.is_compiling() or gradient.numel() <= _PIECE
         for flat, part, first, second in (
-            [tensors] if whole else zip(*(each.split(_PIECE) for each in tensors), strict=True)
+            [tensors]
+            if whole
+            else zip(*(torch.split(each, _PIECE) for each in tensors), strict=True)
         ):
             first.lerp_(part, 1 - beta1)
             second.mul_(beta2).addcmul_(part, part, value=1 - beta2)
