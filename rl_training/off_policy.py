@@ -274,8 +274,10 @@ class OffPolicyAlgorithm(Algorithm):
     @property
     def _frame_stack(self) -> int:
         """How many frames an observation is a stack of; 1 where nothing is known of it."""
-        atari = self.config.env.atari
-        return atari.frame_stack if atari.enabled and self._source is None else 1
+        env = self.config.env
+        # The native pipeline does not begin a life with a new stack.
+        known = env.atari.enabled and self._source is None and env.vectorization != "native"
+        return env.atari.frame_stack if known else 1
 
     def _replay_directory(self) -> str | None:
         config = self.config.algorithm

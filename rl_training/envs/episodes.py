@@ -73,6 +73,7 @@ class Episodes:
         self.log = ActionLog(self.num_envs)
         self.snapshots = rows.can_snapshot
         """Whether a state holds the rows' own states, instead of the actions that lead there."""
+        self._logs = rows.can_resume and not self.snapshots
         self.observation: Array = np.empty(0)
         self._close = close
         self._to_env = action_map.to_env
@@ -105,7 +106,7 @@ class Episodes:
     def step(self, actions: Array) -> Transition:
         """Step every row with a policy's ``actions`` ``[N, *act]``."""
         env_actions = self._to_env(actions)
-        if not self.snapshots:
+        if self._logs:
             # A copy: an environment may change the action it is given.
             self.log.append(env_actions.copy())
         try:
@@ -138,7 +139,7 @@ class Episodes:
 
     def _keep(self, ended: Sequence[int]) -> None:
         """Remember how the episodes of the rows ``ended`` came to their end."""
-        if self.snapshots:
+        if not self._logs:
             return
         self.log.finish(ended)
         for row in ended:
@@ -243,18 +244,19 @@ class Episodes:
             )
             self.restart()
             return
-        if self.snapshots:
-            self._restore(state)
-        else:
+        if self._logs:
             self._replay(state)
+        else:
+            self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Give every row its own saved state."""
         saved = state.get("snapshots")
-        if not saved:
+        if not (saved and self.snapshots):
             raise ResumeError(
-                f"{self.name}: the checkpoint does not hold the environments' own states; resume "
-                "with `--resume approximate` to go on with fresh episodes."
+                f"{self.name}: these environments' own states are in no checkpoint, so the run "
+                "cannot resume exactly; resume with `--resume approximate` to go on with fresh "
+                "episodes."
             )
         self.rows.restore(saved)
         self.observation = np.array(state["observation"])

@@ -17,6 +17,7 @@ from rl_training.envs.acceptance import (
 )
 from rl_training.envs.atari import make_atari
 from rl_training.envs.gymnasium_ids import make_by_id
+from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
@@ -92,24 +93,36 @@ def make_vector_env(
     autoreset DISABLED.
 
     Returns:
-        A ``SyncVectorEnv``, or an ``AsyncVectorEnv`` when ``config.env.vectorization`` is
-        ``"async"``.
+        A ``SyncVectorEnv``; an ``AsyncVectorEnv`` when ``config.env.vectorization`` is
+        ``"async"``; a `NativeAtari` when it is ``"native"``.
 
     Raises:
         UserError: as :func:`make_env`, or a number below 1.
     """
+    if config.env.vectorization == "native":
+        return _native(config.env_id, config, num_envs)
     make = functools.partial(make_env, config, record_episode_statistics=record_episode_statistics)
     return _vectorize(make, config, num_envs)
+
+
+def _native(env_id: str, config: TrainConfig, num_envs: int | None) -> Any:
+    count = _checked_count(config, num_envs)
+    return NativeAtari(env_id, config.env_kwargs, config.env.atari, count)
+
+
+def _checked_count(config: TrainConfig, num_envs: int | None) -> int:
+    count = config.num_envs if num_envs is None else num_envs
+    if count < 1:
+        raise UserError(f"num_envs must be at least 1, got {count}.")
+    return count
 
 
 def _vectorize(
     make: Callable[[int], Environment], config: TrainConfig, num_envs: int | None
 ) -> AnyVector:
-    count = config.num_envs if num_envs is None else num_envs
-    if count < 1:
-        raise UserError(f"num_envs must be at least 1, got {count}.")
+    count = _checked_count(config, num_envs)
     makers = [functools.partial(make, index) for index in range(count)]
-    if config.env.vectorization == "sync":
+    if config.env.vectorization != "async":
         vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
         require_own_environments(vector.envs)
         return vector
@@ -132,6 +145,8 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
             the data.
     """
     if env is None or isinstance(env, str):
+        if config.env.vectorization == "native":
+            return _native(env or config.env_id, config, num_envs)
         make = functools.partial(_make_quiet, env or config.env_id, config)
         return _vectorize(make, config, num_envs)
     if isinstance(env, gymnasium.vector.VectorEnv):

@@ -70,6 +70,8 @@ class Rows(Protocol):
     num_envs: int
     plays_games: bool
     """Whether steps give ``games``."""
+    can_resume: bool
+    """Whether a row can be brought back to where it was: by its state, or by replaying."""
 
     def step(self, actions: Array) -> RowStep:
         """Step every row with the environment-ready ``actions`` ``[N, *act]``."""
@@ -92,6 +94,8 @@ class Rows(Protocol):
 
 def make_rows(vector: Any) -> Rows:
     """Return the fastest access to ``vector``'s rows."""
+    if hasattr(vector, "can_resume"):
+        return cast("Rows", vector)  # it is made of rows already
     return LoopedRows(vector) if type(vector) is SyncVectorEnv else BatchedRows(vector)
 
 
@@ -107,6 +111,8 @@ class LoopedRows:
     """Rows of a ``SyncVectorEnv``, in a plain loop over its environments: cheaper than its own
     ``step``.
     """
+
+    can_resume = True
 
     def __init__(self, vector: SyncVectorEnv) -> None:
         """Keep the environments' bound methods."""
@@ -195,6 +201,8 @@ class LoopedRows:
 
 class BatchedRows:
     """Rows of any vector environment that takes ``options={"reset_mask": ...}``."""
+
+    can_resume = True
 
     def __init__(self, vector: Any) -> None:
         """Wrap ``vector``."""

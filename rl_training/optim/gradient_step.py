@@ -87,7 +87,7 @@ class GradientStep:
             norm = torch.linalg.vector_norm(gradient)
             if self._max_gradient_norm is not None:
                 # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
-                gradient = gradient * (self._max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
+                gradient.mul_((self._max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
             metrics = {**metrics, "gradient_norm": norm}
             self.metric_names = tuple(metrics)
             return gradient, torch.stack(list(metrics.values()))
