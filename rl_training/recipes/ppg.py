@@ -55,6 +55,8 @@ class PPGConfig(ClippedPolicyConfig):
     """Passes over the phase's data in the auxiliary phase (E_aux); 0 leaves the phase out."""
     auxiliary_minibatches: int = 512
     """Minibatches of each of those passes (the paper: 16 N_pi)."""
+    auxiliary_accumulation: int = 1
+    """Parts in which the gradient of an auxiliary minibatch is computed, to take less memory."""
     auxiliary_learning_rate: float = 5e-4
     """Adam's step size in the auxiliary phase, whose optimiser is its own."""
     clone_coefficient: float = 1.0
@@ -65,7 +67,8 @@ class PPGConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        for key in ("policy_iterations", "policy_epochs", "value_epochs", "auxiliary_minibatches"):
+        at_least_one = ("policy_iterations", "policy_epochs", "value_epochs")
+        for key in (*at_least_one, "auxiliary_minibatches", "auxiliary_accumulation"):
             self._require(getattr(self, key) >= 1, key, "be at least 1")
         for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
             self._require(getattr(self, key) >= 0, key, "not be negative")
@@ -111,7 +114,11 @@ class PPG(PPO):
         )
         self.optimizers["auxiliary"] = self._make_adam("policy", "value", "auxiliary")
         self.optimizers["auxiliary"].learning_rate.fill_(config.auxiliary_learning_rate)
-        self._auxiliary_step = self._make_step(self._auxiliary_loss, self.optimizers["auxiliary"])
+        self._auxiliary_step = self._make_step(
+            self._auxiliary_loss,
+            self.optimizers["auxiliary"],
+            pieces=config.auxiliary_accumulation,
+        )
         self._phase: list[dict[str, Tensor]] = []
 
     def _build_model(self) -> MLPPPGModel:
@@ -206,10 +213,15 @@ class PPG(PPO):
             permutation = torch.randperm(count, generator=self.generators["minibatch"])
             minibatches = permutation.to(self.device).tensor_split(pieces)
             if epoch == 0:
-                data.update(self._old_policy(data["observation"], minibatches))
+                data.update(self._old_policy(data["observation"], self._parts(minibatches)))
             taken += [self._auxiliary_step(data, indices) for indices in minibatches]
         self._phase = []
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
+
+    def _parts(self, minibatches: Sequence[Tensor]) -> list[Tensor]:
+        """Return the minibatches as the gradient steps compute them."""
+        parts = self.config.algorithm.auxiliary_accumulation
+        return [part for each in minibatches for part in each.tensor_split(min(parts, len(each)))]
 
     @torch.no_grad()
     def _old_policy(self, observation: Tensor, minibatches: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -195,7 +195,12 @@ class PPO(Algorithm):
         return None if target is None else 1.5 * target
 
     def _make_step(
-        self, loss: LossFunction, optimizer: FlatAdam, *, max_kl: float | None = None
+        self,
+        loss: LossFunction,
+        optimizer: FlatAdam,
+        *,
+        max_kl: float | None = None,
+        pieces: int = 1,
     ) -> GradientStep:
         return GradientStep(
             loss,
@@ -203,6 +208,7 @@ class PPO(Algorithm):
             max_gradient_norm=self.config.algorithm.max_gradient_norm,
             compile=self.config.compile,
             max_kl=max_kl,
+            pieces=pieces,
         )
 
     def _make_adam(self, *groups: str) -> FlatAdam:
