@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from rl_training.config import TrainConfig as TrainConfig
     from rl_training.config import load_config as load_config
     from rl_training.config import replace_config as replace_config
+    from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
     from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
     from rl_training.envs.factory import make_env as make_env
     from rl_training.envs.factory import make_vector_env as make_vector_env
     from rl_training.errors import UserError as UserError
+    from rl_training.losses.dqn import dqn_loss as dqn_loss
     from rl_training.losses.ppg import ppg_auxiliary_loss as ppg_auxiliary_loss
     from rl_training.losses.ppg import ppg_loss as ppg_loss
     from rl_training.losses.ppo import ppo_loss as ppo_loss
+    from rl_training.losses.sac import sac_loss as sac_loss
+    from rl_training.losses.td3 import td3_loss as td3_loss
     from rl_training.models.actor_critic import MLPActorCritic as MLPActorCritic
     from rl_training.models.actor_critic import MLPPPGModel as MLPPPGModel
     from rl_training.recipes.dqn import DQN as DQN
@@ -46,11 +50,15 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
+    "data.replay_buffer": ["ReplayBuffer"],
     "data.rollout_buffer": ["RolloutBuffer"],
     "envs.factory": ["make_env", "make_vector_env"],
     "errors": ["UserError"],
+    "losses.dqn": ["dqn_loss"],
     "losses.ppg": ["ppg_auxiliary_loss", "ppg_loss"],
     "losses.ppo": ["ppo_loss"],
+    "losses.sac": ["sac_loss"],
+    "losses.td3": ["td3_loss"],
     "models.actor_critic": ["MLPActorCritic", "MLPPPGModel"],
     "recipes.dqn": ["DQN", "train_dqn"],
     "recipes.ppg": ["PPG", "train_ppg"],

@@ -22,7 +22,15 @@ from tests.reference_ppg import auxiliary_loss, categorical_kl
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "recipes"
 # Enough steps for one update each, and for one whole phase of PPG.
-STEPS = {"ppo_cartpole": 2048, "ppg_cartpole": 4096, "ppo_pendulum": 2048}
+STEPS = {
+    "ppo_cartpole": 2048,
+    "ppg_cartpole": 4096,
+    "ppo_pendulum": 2048,
+    "dqn_cartpole": 1280,
+    "sac_pendulum": 110,
+    "td3_pendulum": 1010,
+}
+ON_POLICY = ["ppo_cartpole", "ppg_cartpole", "ppo_pendulum"]
 
 
 def load_script(name: str) -> ModuleType:
@@ -126,7 +134,7 @@ def test_pendulum_stores_the_sampled_action_and_bounds_it_only_in_the_environmen
     torch.testing.assert_close(batch["action_log_prob"], log_probability)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_update_is_a_function_of_the_batch_and_the_generator(name: str) -> None:
     script = load_script(name)
     finals = []

@@ -295,15 +295,13 @@ class ReplayBuffer:
             raise UserError("of the saved replay buffer and this one, only one has priorities.")
         try:
             self._ring.load_state_dict(state)
+            if self.priorities is not None:
+                saved = state["priorities"]
+                self.priorities.load(self._held_positions(), saved["values"], saved["maximum"])
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"the saved replay buffer does not fit: {error}") from error
-        if self.priorities is not None:
-            saved = state["priorities"]
-            self.priorities.fill(torch.arange(self._ring.positions), 0.0)
-            self.priorities.set(self._held_positions(), saved["values"])
-            self.priorities.maximum = saved["maximum"]
 
 
 def replay_size_in_bytes(

@@ -21,6 +21,7 @@ from torch import Tensor
 from rl_training.data.episode_ends import FIRST_SIZE, EpisodeEnds
 from rl_training.data.frame_stacks import FrameStacks
 from rl_training.data.replay_storage import Allocate, tensor_bytes
+from rl_training.runtime.checks import require_counter
 from rl_training.runtime.sharded import Sharded, ring_spans, rows_per_shard
 
 RUNNING = -1
@@ -235,13 +236,23 @@ class TransitionRing:
         """Hold what ``state_dict()`` returned, and nothing else.
 
         Raises:
-            ValueError: it is of other observations or actions.
+            ValueError: it is of other observations or actions, or its parts do not fit together.
         """
+        self.written = require_counter("written", state["written"])
         for key, ring in self._rings.items():
-            state["rows"][key].copy_into(ring)
-            self._known[key] = dict(state["rows"][key].known)
+            rows, expected = state["rows"][key], self._row_state(key)
+            if (rows.start, rows.stop) != (expected.start, expected.stop):
+                raise ValueError(
+                    f"{key} has rows {rows.start} to {rows.stop} where {expected.start} to "
+                    f"{expected.stop} belong"
+                )
+            rows.copy_into(ring)
+            self._known[key] = dict(rows.known)
         self._ends.load_state(state["ends"])
-        self.written = state["written"]
+        for end in self._row_state("end").pieces():
+            numbers = end[end != RUNNING]
+            if ((numbers < self._ends.first) | (numbers >= self._ends.next)).any():
+                raise ValueError("an episode's end has no terminal observation")
         if self.frames.count > 1 and self.written:
             newest = (self.written - 1) % self.rows
             self.frames.go_on(
