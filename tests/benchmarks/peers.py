@@ -58,15 +58,24 @@ def peer_settings(workload: Workload) -> dict[str, Any]:
 
 def make_model(workload: Workload) -> Any:
     """Build the peer's model with the workload's settings."""
+    if workload.atari:
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
     import stable_baselines3
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecNormalize
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
     settings = peer_settings(workload)
+    algorithm = getattr(stable_baselines3, workload.algorithm)
+    if workload.atari:
+        games: Any = make_atari_env(workload.env_id, workload.num_envs, seed=1)
+        stacked = VecFrameStack(games, 4)
+        return algorithm("CnnPolicy", stacked, **settings, device="cpu", seed=1)
     env: Any = make_vec_env(workload.env_id, workload.num_envs, seed=1)
     if workload.normalize:
         env = VecNormalize(env, gamma=settings["gamma"])
-    algorithm = getattr(stable_baselines3, workload.algorithm)
     return algorithm("MlpPolicy", env, **settings, device="cpu", seed=1)
 
 
