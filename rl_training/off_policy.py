@@ -16,6 +16,7 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_training.algorithm import Algorithm
+from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs import observation_dtype, space_to_dict
 from rl_training.errors import UserError
@@ -207,17 +208,9 @@ class OffPolicyAlgorithm(Algorithm):
             discount=config.discount,
             storage=config.replay_storage,
             directory=self._replay_directory(),
-            frame_stack=self._frame_stack,
+            frame_stack=stacked_frames(self.config, named=self._source is None),
             **self._replay_options(),
         )
-
-    @property
-    def _frame_stack(self) -> int:
-        """How many frames an observation is a stack of; 1 where nothing is known of it."""
-        env = self.config.env
-        # The native pipeline does not begin a life with a new stack.
-        known = env.atari.enabled and self._source is None and env.vectorization != "native"
-        return env.atari.frame_stack if known else 1
 
     def _replay_directory(self) -> str | None:
         config = self.config.algorithm

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from rl_training.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+
+
+def stacked_frames(config: TrainConfig, *, named: bool) -> int:
+    """Return how many frames an observation is a stack of; 1 where nothing is known of it.
+
+    Args:
+        config: of the run.
+        named: the environment was given by its id, and not as an object.
+    """
+    env = config.env
+    # The native pipeline does not begin a life with a new stack.
+    known = named and env.atari.enabled and env.vectorization != "native"
+    return env.atari.frame_stack if known else 1
 
 
 class FrameStacks:

@@ -15,6 +15,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_training.config import TrainConfig, require
+from rl_training.data.frame_stacks import stacked_frames
+from rl_training.data.phase_data import PhaseData, minibatch_of, observation_of, parts_of
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
@@ -119,7 +121,7 @@ class PPG(PPO):
             self.optimizers["auxiliary"],
             pieces=config.auxiliary_accumulation,
         )
-        self._phase: list[dict[str, Tensor]] = []
+        self._phase = PhaseData(stacked_frames(self.config, named=self._source is None))
 
     def _build_model(self) -> MLPPPGModel:
         return cast(
@@ -162,7 +164,8 @@ class PPG(PPO):
         """Return the size of the auxiliary phase's data."""
         samples = self.config.algorithm.policy_iterations * self.frames_per_batch
         specs = self.environment.observation_spec["observation"]
-        per_sample = specs.dtype.itemsize * specs.shape[1:].numel() + torch.float32.itemsize
+        values = specs.shape[1:].numel() // self._phase.frame_stack
+        per_sample = specs.dtype.itemsize * values + torch.float32.itemsize
         return [
             f"auxiliary phase: {samples:,} samples every {samples:,} steps, "
             f"{samples * per_sample / 1e6:.2f} MB"
@@ -174,8 +177,7 @@ class PPG(PPO):
         metrics = super()._update(batch)
         metrics["time/policy_phase"] = torch.tensor(time.perf_counter() - start)
         if config.auxiliary_epochs > 0:
-            keys = ("observation", "value_target")
-            self._phase.append({key: batch[key].flatten(0, 1).clone() for key in keys})
+            self._phase.add(batch)
             if len(self._phase) == config.policy_iterations:
                 metrics.update(self.auxiliary_update())
         return metrics
@@ -203,9 +205,7 @@ class PPG(PPO):
             raise UserError("there is no data for an auxiliary phase yet: update() gathers it.")
         config = self.config.algorithm
         start = time.perf_counter()
-        data = {key: torch.cat([part[key] for part in self._phase]) for key in self._phase[0]}
-        data = {key: value.to(self.device) for key, value in data.items()}
-        data["value_target"] = data["value_target"].squeeze(-1)
+        data = {key: value.to(self.device) for key, value in self._phase.joined().items()}
         count = data["value_target"].shape[0]
         pieces = min(config.auxiliary_minibatches, count)
         taken: list[Tensor] = []
@@ -213,9 +213,9 @@ class PPG(PPO):
             permutation = torch.randperm(count, generator=self.generators["minibatch"])
             minibatches = permutation.to(self.device).tensor_split(pieces)
             if epoch == 0:
-                data.update(self._old_policy(data["observation"], self._parts(minibatches)))
-            taken += [self._auxiliary_step(data, indices) for indices in minibatches]
-        self._phase = []
+                data.update(self._old_policy(data, self._parts(minibatches)))
+            taken += [self._auxiliary_step(*minibatch_of(data, each)) for each in minibatches]
+        self._phase.parts = []
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
 
     def _parts(self, minibatches: Sequence[Tensor]) -> list[Tensor]:
@@ -224,14 +224,16 @@ class PPG(PPO):
         return [part for each in minibatches for part in each.tensor_split(min(parts, len(each)))]
 
     @torch.no_grad()
-    def _old_policy(self, observation: Tensor, minibatches: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _old_policy(
+        self, data: Mapping[str, Tensor], minibatches: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
         """Return the distribution of the policy as it now is, ``[M, ...]`` per parameter.
 
         In the very minibatches that the phase begins with: the same rows multiplied in another
         batch may differ in the last bit, and the first divergence would not be exactly zero.
         """
         names = self.auxiliary_loss.old_parameter_keys
-        parts = [self.model.distribution(observation[indices]) for indices in minibatches]
+        parts = [self.model.distribution(observation_of(data, each)) for each in minibatches]
         order = torch.cat(list(minibatches))
         old = {}
         for name, pieces in zip(names, zip(*parts, strict=True), strict=True):
@@ -251,12 +253,12 @@ class PPG(PPO):
 
     def extra_state(self) -> dict[str, Any]:
         """Return the data gathered for the next auxiliary phase, beside PPO's."""
-        return {**super().extra_state(), "phase": [dict(part) for part in self._phase]}
+        return {**super().extra_state(), "phase": parts_of(self._phase.parts)}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore ``extra_state()``."""
         super().load_extra_state(state)
-        self._phase = [dict(part) for part in state["phase"]]
+        self._phase.parts = parts_of(state["phase"])
 
 
 def train_ppg(config: Any, **overrides: Any) -> TrainResult:

@@ -11,7 +11,10 @@ import torch
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 
+from rl_training.data.phase_data import observation_of
+from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
+from rl_training.evaluation import evaluate
 from rl_training.models.cnn import ImpalaCNN, NatureCNN
 from rl_training.registry import algorithm_class
 from rl_training.runtime.state import digest
@@ -82,3 +85,33 @@ def test_observations_are_bytes_up_to_the_encoder() -> None:
 def test_normalised_images_are_refused() -> None:
     with pytest.raises(UserError, match=r"without env\.normalize_observation"):
         make("ppo", normalize_observation=True)
+
+
+def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same() -> None:
+    """Against the same agent told nothing of stacks, which keeps them in full."""
+    found = []
+    for frames in (4, 1):
+        agent = make("ppg", policy_iterations=2)
+        agent._phase.frame_stack = frames
+        collector = iter(agent.collector())
+        observations = []
+        for _ in range(6):
+            batch = next(collector)
+            observations.append(batch["observation"].flatten(0, 1).clone())
+            metrics = agent.update(batch)
+            if len(agent._phase) == 1:
+                data = agent._phase.joined()
+                everything = torch.arange(len(observations[-1]))
+                assert torch.equal(observation_of(data, everything), observations[-1])
+                held = agent._phase.parts[0].get("frames", observations[-1]).numel()
+                assert held == observations[-1].numel() * (19 / 64 if frames == 4 else 1)
+        found.append((digest({"model": agent.model.state_dict()}), metrics["aux/value_loss"]))
+    assert found[0] == found[1]
+
+
+def test_a_video_shows_the_game_s_own_picture(tmp_path: Path) -> None:
+    imageio = pytest.importorskip("imageio.v3")
+    evaluate(make("ppo"), episodes=1, video=VideoRequest(tmp_path, 1))
+    path = tmp_path / "episode_0001.mp4"
+    assert imageio.imread(path, index=0).shape == (210, 160, 3)
+    assert imageio.immeta(path)["fps"] == 15
