@@ -16,10 +16,11 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_training.algorithm import Algorithm
+from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs import observation_dtype, space_to_dict
 from rl_training.errors import UserError
-from rl_training.models.build import encoder_factory
+from rl_training.models.build import configured_encoder
 from rl_training.models.exploration import ExplorationPolicy
 from rl_training.off_policy_config import LEAST_RATIO
 from rl_training.optim import FlatAdam, FlatParameters, compile_isolated
@@ -126,13 +127,8 @@ class OffPolicyAlgorithm(Algorithm):
         return "Box" in self.action_spaces
 
     def _make_encoder(self) -> nn.Module:
-        model = self.config.model
-        return encoder_factory(
-            encoder=model.encoder,
-            observation_shape=self.observation_space.shape,
-            hidden_sizes=model.hidden_sizes,
-            activation=model.activation,
-        )()
+        space = self.observation_space
+        return configured_encoder(self.config.model, space.shape, observation_dtype(space).name)()
 
     def _require_built_networks(self, *, encoder: bool) -> None:
         """Raise where networks of a user's own are asked for and not taken."""
@@ -212,6 +208,7 @@ class OffPolicyAlgorithm(Algorithm):
             discount=config.discount,
             storage=config.replay_storage,
             directory=self._replay_directory(),
+            frame_stack=stacked_frames(self.config, named=self._source is None),
             **self._replay_options(),
         )
 

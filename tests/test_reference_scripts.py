@@ -69,7 +69,8 @@ def make_critic(script: ModuleType) -> torch.nn.Module:
 
 
 def test_every_reference_script_is_tested() -> None:
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == set(STEPS)
+    of_images = {"ppo_breakout", "dqn_breakout"}  # tests/test_image_reference_scripts.py
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == set(STEPS) | of_images
 
 
 @pytest.mark.parametrize("name", STEPS)

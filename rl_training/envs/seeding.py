@@ -4,6 +4,7 @@ space too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -55,3 +56,22 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             require_integers(observation, self.env.observation_space)
             self._unchecked = False
         return observation, information
+
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether the wrapped environment gives its whole state: `snapshot` and `restore`."""
+        return hasattr(self.env, "snapshot") and hasattr(self.env, "restore")
+
+    @property
+    def plays_games(self) -> bool:
+        """Whether an episode is only a part of a game, of which each step tells."""
+        return bool(getattr(self.env, "plays_games", False))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the wrapped environment's whole state."""
+        state: dict[str, Any] = self.env.snapshot()  # type: ignore[attr-defined]
+        return state
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Restore the one of ``states``, of all rows, that is this environment's."""
+        self.env.restore(states[self._index])  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.benchmarks.process import MeasurementError, Result, measure
 
 TRAINING_SIDES = ("peer", "eager", "compiled", "bfloat16")
-BFLOAT16_WORKLOADS = ("sac_pendulum", "td3_pendulum")
+BFLOAT16_WORKLOADS = ("sac_pendulum", "td3_pendulum", "ppo_breakout", "dqn_breakout")
 COLLECT_WORKLOAD = "ppo_cartpole"  # the bare loop is written for it
 COLLECT_SIDES = ("bare vector", "bare list", "collect")
 

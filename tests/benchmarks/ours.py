@@ -37,6 +37,10 @@ def make_algorithm(workload: Workload, arguments: argparse.Namespace) -> Any:
             "normalize_observation": workload.normalize,
             "normalize_reward": workload.normalize,
         }
+    if workload.atari:
+        options["atari"] = {"enabled": True}
+        if workload.on_policy:
+            options["shared_trunk"] = True  # as the peer's network for images
     if arguments.bfloat16:
         options["precision"] = "bfloat16"
     return getattr(rl_training, workload.algorithm)(
@@ -132,6 +136,9 @@ def run(arguments: argparse.Namespace) -> Result:
     algorithm = make_algorithm(workload, arguments)
     watch = Stopwatch()
     watch.watch(algorithm, "update")
+    if workload.atari:  # elsewhere the watching would cost more than the work
+        watch.watch(algorithm.environment._steps.episodes.rows, "step")
+        watch.watch(algorithm.rollout_policy, "forward")
     if workload.on_policy:
         watch.watch(algorithm, "advantages")
     else:
@@ -153,7 +160,13 @@ def run(arguments: argparse.Namespace) -> Result:
         "advantages_seconds": parts.get("advantages", 0.0),
         "replay_seconds": sum(parts.get(name, 0.0) for name in ("extend", "sample")),
         "update_seconds": parts.get("update", 0.0),
-        **({} if workload.on_policy else gradient_step_facts(algorithm, workload, steps, parts)),
+        "emulation_seconds": parts.get("step", 0.0),
+        "inference_seconds": parts.get("forward", 0.0),
+        **(
+            {}
+            if "hidden_sizes" not in workload.settings
+            else gradient_step_facts(algorithm, workload, steps, parts)
+        ),
     }
 
 

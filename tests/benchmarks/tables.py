@@ -13,7 +13,7 @@ from tests.benchmarks.process import Result
 SPEED = "steps_per_second"
 MICROSECONDS = "microseconds_per_vector_step"
 OUR_SIDES = ("eager", "compiled", "bfloat16")
-PARTS = ("collect", "advantages", "replay", "update")
+PARTS = ("collect", "emulation", "inference", "advantages", "replay", "update")
 
 
 def make_table(title: str, *columns: str) -> Table:
@@ -70,7 +70,8 @@ def _larger(first: float, second: float) -> float:
 def split_table(results: Results, workloads: Sequence[str], threads: Sequence[int]) -> Table:
     """Where this library's time goes, in microseconds per environment step."""
     table = make_table(
-        "This library, microseconds per environment step (update holds advantages and replay)",
+        "This library, microseconds per environment step (collect holds emulation and inference, "
+        "which are told apart for images alone; update holds advantages and replay)",
         *("workload", "threads", "side", *PARTS),
     )
     for workload in workloads:

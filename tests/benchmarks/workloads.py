@@ -22,6 +22,8 @@ class Workload:
     """Hyperparameters, under this library's names."""
     linear_schedules: bool = False
     normalize: bool = False
+    atari: bool = False
+    """In the standard pipeline, with the nature network."""
 
     @property
     def on_policy(self) -> bool:
@@ -138,5 +140,40 @@ WORKLOADS = {
         steps=1_500,
         warm_up_steps=200,
         settings={"learning_rate": 1e-3, "warm_up": 100, "hidden_sizes": [256, 256]},
+    ),
+    "ppo_breakout": Workload(
+        algorithm="PPO",
+        env_id="BreakoutNoFrameskip-v4",
+        steps=4_096,
+        warm_up_steps=1_024,
+        num_envs=8,
+        atari=True,
+        settings={
+            **_PPO,
+            "num_steps": 128,
+            "minibatch_size": 256,
+            "num_epochs": 4,
+            "learning_rate": 2.5e-4,
+            "clip_epsilon": 0.1,
+            "entropy_coefficient": 0.01,
+            "discount": 0.99,
+            "gae_lambda": 0.95,
+        },
+    ),
+    "dqn_breakout": Workload(
+        algorithm="DQN",
+        env_id="BreakoutNoFrameskip-v4",
+        steps=2_000,
+        warm_up_steps=400,
+        atari=True,
+        settings={
+            "learning_rate": 1e-4,
+            "minibatch_size": 32,
+            "replay_capacity": 5_000,
+            "warm_up": 200,
+            "target_update_interval": 1_000,
+            "train_every": 4,
+            "gradient_steps_per_step": 0.25,
+        },
     ),
 }
