@@ -6,7 +6,7 @@ python -m rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -15,6 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_training.config import TrainConfig, require
+from rl_training.data.rollout_buffer import shuffled_indices
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
@@ -55,6 +56,10 @@ class PPGConfig(ClippedPolicyConfig):
     """Passes over the phase's data in the auxiliary phase (E_aux); 0 leaves the phase out."""
     auxiliary_minibatches: int = 512
     """Minibatches of each of those passes (the paper: 16 N_pi)."""
+    whole_sequences: bool = False
+    """Minibatches of whole rows of a rollout, in both phases, as the paper's code has them; else of
+    single steps.
+    """
     auxiliary_learning_rate: float = 5e-4
     """Adam's step size in the auxiliary phase, whose optimiser is its own."""
     clone_coefficient: float = 1.0
@@ -70,11 +75,19 @@ class PPGConfig(ClippedPolicyConfig):
         for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
             self._require(getattr(self, key) >= 0, key, "not be negative")
         self._require(self.auxiliary_learning_rate > 0, "auxiliary_learning_rate", "be positive")
-        samples = self.policy_iterations * self.num_steps * config.num_envs
+        rows = self.policy_iterations * config.num_envs
+        most, what = rows * self.num_steps, "samples"
+        if self.whole_sequences:
+            most, what = rows, "sequences"
+            self._require(
+                self.minibatch_size % self.num_steps == 0,
+                "minibatch_size",
+                f"be a multiple of num_steps, {self.num_steps}, with whole_sequences",
+            )
         self._require(
-            self.auxiliary_minibatches <= samples,
+            self.auxiliary_minibatches <= most,
             "auxiliary_minibatches",
-            f"be at most the {samples} samples of a phase",
+            f"be at most the {most} {what} of a phase",
         )
         require(
             self.architecture != "shared" or self.policy_epochs == self.value_epochs,
@@ -177,6 +190,20 @@ class PPG(PPO):
         """Return copies of what the auxiliary phase needs of an iteration, ``[M, ...]``."""
         return {key: batch[key].flatten(0, 1).clone() for key in ("observation", "value_target")}
 
+    def _minibatches(
+        self, samples: Mapping[str, Tensor], epochs: int
+    ) -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
+        """Yield samples, and which of them a gradient step is on: single steps or whole rows."""
+        config = self.config.algorithm
+        if not config.whole_sequences:
+            yield from super()._minibatches(samples, epochs)
+            return
+        count = samples["value_target"].shape[0] // config.num_steps
+        size = config.minibatch_size // config.num_steps
+        for _ in range(epochs):
+            for rows in shuffled_indices(count, size, generator=self.generators["minibatch"]):
+                yield samples, _steps_of(rows, config.num_steps)
+
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         config = self.config.algorithm
         metrics = self._run_epochs(self._step, samples, config.policy_epochs)
@@ -203,12 +230,15 @@ class PPG(PPO):
         data = {key: torch.cat([part[key] for part in self._phase]) for key in self._phase[0]}
         data = {key: value.to(self.device) for key, value in data.items()}
         data["value_target"] = data["value_target"].squeeze(-1)
-        count = data["value_target"].shape[0]
+        # Where the samples are sequences themselves, each is one.
+        unit = config.num_steps if config.whole_sequences else 1
+        count = data["value_target"].shape[0] // unit
         pieces = min(config.auxiliary_minibatches, count)
         taken: list[Tensor] = []
         for epoch in range(config.auxiliary_epochs):
             permutation = torch.randperm(count, generator=self.generators["minibatch"])
-            minibatches = permutation.to(self.device).tensor_split(pieces)
+            cuts = permutation.to(self.device).tensor_split(pieces)
+            minibatches = [_steps_of(rows, unit) for rows in cuts]
             if epoch == 0:
                 data.update(self._old_policy(data, minibatches))
             taken += [self._auxiliary_step(data, indices) for indices in minibatches]
@@ -254,6 +284,13 @@ class PPG(PPO):
         """Restore ``extra_state()``."""
         super().load_extra_state(state)
         self._phase = [dict(part) for part in state["phase"]]
+
+
+def _steps_of(rows: Tensor, length: int) -> Tensor:
+    """Return the indices of all steps of some rows of ``length`` steps."""
+    if length == 1:
+        return rows
+    return (rows.unsqueeze(1) * length + torch.arange(length, device=rows.device)).flatten()
 
 
 def train_ppg(config: Any, **overrides: Any) -> TrainResult:
