@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from rl_training.data.recurrent_rollout_buffer import (
         RecurrentRolloutBuffer as RecurrentRolloutBuffer,
     )
+    from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
     from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
     from rl_training.envs.factory import make_env as make_env
     from rl_training.envs.factory import make_vector_env as make_vector_env
     from rl_training.errors import UserError as UserError
+    from rl_training.losses.dqn import dqn_loss as dqn_loss
     from rl_training.losses.ppg import ppg_auxiliary_loss as ppg_auxiliary_loss
     from rl_training.losses.ppg import ppg_loss as ppg_loss
     from rl_training.losses.ppo import ppo_loss as ppo_loss
     from rl_training.losses.recurrent_ppo import recurrent_ppo_loss as recurrent_ppo_loss
+    from rl_training.losses.sac import sac_loss as sac_loss
+    from rl_training.losses.td3 import td3_loss as td3_loss
     from rl_training.models.actor_critic import MLPActorCritic as MLPActorCritic
     from rl_training.models.actor_critic import MLPPPGModel as MLPPPGModel
     from rl_training.models.lstm import LSTMActorCritic as LSTMActorCritic
@@ -55,14 +59,18 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
+    "data.replay_buffer": ["ReplayBuffer"],
     "contrib.recurrent_ppg": ["RecurrentPPG", "train_recurrent_ppg"],
     "contrib.recurrent_ppo": ["RecurrentPPO", "train_recurrent_ppo"],
     "data.recurrent_rollout_buffer": ["RecurrentRolloutBuffer"],
     "data.rollout_buffer": ["RolloutBuffer"],
     "envs.factory": ["make_env", "make_vector_env"],
     "errors": ["UserError"],
+    "losses.dqn": ["dqn_loss"],
     "losses.ppg": ["ppg_auxiliary_loss", "ppg_loss"],
     "losses.ppo": ["ppo_loss"],
+    "losses.sac": ["sac_loss"],
+    "losses.td3": ["td3_loss"],
     "losses.recurrent_ppo": ["recurrent_ppo_loss"],
     "models.actor_critic": ["MLPActorCritic", "MLPPPGModel"],
     "models.lstm": ["LSTMActorCritic"],

@@ -313,7 +313,8 @@ class EpisodeStatistics:
     def add(self, batch: TensorDictBase) -> None:
         """Count the episodes that ended in a batch ``[N, T]``, in the order of time."""
         following = batch.get("next")
-        done = following.get("done").squeeze(-1).T
+        # Of a game with several lives, the whole game is the episode that is reported.
+        done = following.get("game_over", following.get("done")).squeeze(-1).T
         if done.any():
             self.returns.extend(following.get("episode_return").squeeze(-1).T[done].tolist())
             self.lengths.extend(following.get("episode_length").squeeze(-1).T[done].tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -44,24 +45,46 @@ def check_batch(batch: TensorDictBase, *, step: int) -> None:
         )
 
 
-def check_update(
-    metrics: Mapping[str, Tensor], modules: Mapping[str, nn.Module], *, step: int
-) -> None:
-    """Raise when an update's losses or the parameters after it hold a NaN or an infinity.
+class UpdateCheck:
+    """Raises when an update's losses or the parameters after it hold a NaN or an infinity.
 
-    Raises:
-        NonFiniteError: names the environment step and the metric or the parameter.
+    Args:
+        modules: by name; their parameters stay where they are in memory.
     """
-    for name, value in metrics.items():
-        # Explained variance is NaN by definition while all targets are equal.
-        if name != "train/explained_variance" and not bool(torch.isfinite(value)):
-            raise NonFiniteError(
-                f"NaN or infinity in the metric {name!r} of the update at step {step}."
-            )
-    for module_name, module in modules.items():
-        for name, parameter in module.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._modules = modules
+        # One sum per storage, not one check per parameter, which costs more than a small update.
+        storages: dict[int, Tensor] = {}
+        for module in modules.values():
+            for parameter in module.parameters():
+                storage = parameter.untyped_storage()
+                whole = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+                storages.setdefault(storage.data_ptr(), whole.set_(storage))
+        self._storages = list(storages.values())
+
+    def __call__(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Check one update.
+
+        Raises:
+            NonFiniteError: names the environment step and the metric or the parameter.
+        """
+        for name, value in metrics.items():
+            # Explained variance is NaN by definition while all targets are equal.
+            if name != "train/explained_variance" and not math.isfinite(value):
                 raise NonFiniteError(
-                    f"NaN or infinity in the parameter '{module_name}.{name}' "
-                    f"after the update at step {step}."
+                    f"NaN or infinity in the metric {name!r} of the update at step {step}."
                 )
+        # Every NaN and infinity shows in the sum; a sum of finite numbers that overflows is told
+        # apart by the parameters themselves.
+        if not all(math.isfinite(float(storage.sum())) for storage in self._storages):
+            self._check_parameters(step)
+
+    def _check_parameters(self, step: int) -> None:
+        for module_name, module in self._modules.items():
+            for name, parameter in module.named_parameters():
+                if not bool(torch.isfinite(parameter).all()):
+                    raise NonFiniteError(
+                        f"NaN or infinity in the parameter '{module_name}.{name}' "
+                        f"after the update at step {step}."
+                    )

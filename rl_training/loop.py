@@ -20,7 +20,7 @@ from torchrl.collectors import Collector
 from rl_training import evaluation
 from rl_training.data.lean_collector import LeanCollector
 from rl_training.errors import NonFiniteError
-from rl_training.finite import check_batch, check_update
+from rl_training.finite import UpdateCheck, check_batch
 from rl_training.runtime.callback_states import (
     end_all,
     require_callbacks,
@@ -105,6 +105,7 @@ class TrainingLoop:
         self._saved_callbacks = [*configured, *callbacks]
         # Progress keeps no state: a resumed run may show it or not.
         self.callbacks = [*self._saved_callbacks, *([ProgressCallback()] if progress else [])]
+        self._check_update = UpdateCheck(algorithm.modules)
         self._progress = progress
         self._save_first = save_first
         self._reason: str | None = None
@@ -284,12 +285,12 @@ class TrainingLoop:
             batch = next(batches)
             check_batch(batch, step=self.global_step)
             collected = time.perf_counter()
-            tensors = self.algorithm.update(batch)
-            check_update(tensors, self.algorithm.modules, step=self.global_step)
+            metrics = _to_floats(self.algorithm.update(batch))
+            self._check_update(metrics, step=self.global_step)
         updated = time.perf_counter()
         self.episodes.add(batch)
         self.metrics = {
-            **_to_floats(tensors),
+            **metrics,
             **self.episodes.metrics(),
             "time/steps_per_second": batch.numel() / (updated - start),
             "time/collect": collected - start,

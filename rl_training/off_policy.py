@@ -7,9 +7,8 @@ from __future__ import annotations
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -17,82 +16,16 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_training.algorithm import Algorithm
-from rl_training.config import TrainConfig, require
+from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs import observation_dtype, space_to_dict
 from rl_training.errors import UserError
-from rl_training.models.build import encoder_factory
+from rl_training.models.build import configured_encoder
 from rl_training.models.exploration import ExplorationPolicy
+from rl_training.off_policy_config import LEAST_RATIO
 from rl_training.optim import FlatAdam, FlatParameters, compile_isolated
+from rl_training.runtime.checks import require_counter
 from rl_training.runtime.seeding import generator
-
-
-@dataclass(kw_only=True)
-class OffPolicyConfig:
-    """What DQN, SAC and TD3 have in common. Every count is in environment steps, over all
-    environments together, whatever ``num_envs`` is.
-    """
-
-    model_defaults: ClassVar[Mapping[str, Any]] = {
-        "hidden_sizes": [256, 256],
-        "activation": "relu",
-        "orthogonal_init": False,
-    }
-
-    learning_rate: float = 3e-4
-    """Adam's step size."""
-    learning_rate_schedule: Literal["constant", "linear"] = "constant"
-    """``linear``: down to zero over the run's total steps."""
-    minibatch_size: int = 256
-    """Transitions per gradient step."""
-    replay_capacity: int = 1_000_000
-    """Transitions that are remembered."""
-    replay_storage: Literal["ram", "disk"] = "ram"
-    """Where they are: in memory, or in files mapped into it."""
-    replay_directory: str | None = None
-    """Directory of those files; None: a temporary one."""
-    warm_up: int = 10_000
-    """Steps with random actions, and without updates, at the beginning."""
-    train_every: int = 1
-    """Steps between two updates; rounded up to whole steps of all environments."""
-    gradient_steps_per_step: float = 1.0
-    """Gradient steps per environment step after the warm-up (the update-to-data ratio)."""
-    discount: float = 0.99
-    """Gamma."""
-    n_steps: int = 1
-    """Rewards summed before the bootstrapped value."""
-    max_gradient_norm: float | None = None
-    """Gradient norm above which gradients are scaled down; None: never."""
-    adam_epsilon: float = 1e-8
-    """Adam's epsilon."""
-
-    def validate(self, config: TrainConfig) -> None:
-        """Refuse values that cannot be trained with, naming key and value."""
-        for key in ("learning_rate", "adam_epsilon", "gradient_steps_per_step"):
-            self._require(getattr(self, key) > 0, key, "be positive")
-        for key in ("minibatch_size", "train_every", "n_steps"):
-            self._require(getattr(self, key) >= 1, key, "be at least 1")
-        self._require(self.warm_up >= 0, "warm_up", "not be negative")
-        self._require(0 <= self.discount <= 1, "discount", "lie in [0, 1]")
-        norm = self.max_gradient_norm
-        self._require(norm is None or norm > 0, "max_gradient_norm", "be positive or null")
-        least = max(config.num_envs * (self.n_steps + 1), self.minibatch_size)
-        self._require(
-            self.replay_capacity >= least,
-            "replay_capacity",
-            f"be at least {least} (minibatch_size {self.minibatch_size}, num_envs "
-            f"{config.num_envs}, n_steps {self.n_steps})",
-        )
-        for key in ("normalize_observation", "normalize_reward"):
-            require(
-                not getattr(config.env, key),
-                f"env.{key}",
-                f"must be off for {config.algo}: running statistics would make what is replayed "
-                "another thing than what was seen",
-            )
-
-    def _require(self, holds: bool, key: str, what: str) -> None:
-        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")
 
 
 class OffPolicyAlgorithm(Algorithm):
@@ -102,6 +35,8 @@ class OffPolicyAlgorithm(Algorithm):
     ``_gradient_step``.
     """
 
+    action_spaces: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
+    """What kinds of actions it takes."""
     model: nn.Module
     target: nn.Module
     """A copy of what the targets are computed with; it follows ``model``."""
@@ -118,6 +53,7 @@ class OffPolicyAlgorithm(Algorithm):
         super()._setup(*arguments)
         self.gradient_steps = 0
         """Taken so far."""
+        self._steps_beside = 0
         self._replay: ReplayBuffer | None = None
         for name in ("replay", "noise"):
             self.generators[name] = generator(self.config.seed, name)
@@ -176,6 +112,11 @@ class OffPolicyAlgorithm(Algorithm):
     def _read_action_space(self) -> None:
         space = space_to_dict(self.action_space)
         self.discrete = space["type"] == "Discrete"
+        if space["type"] not in self.action_spaces:
+            raise UserError(
+                f"{self.name} needs {' or '.join(self.action_spaces)} actions, "
+                f"and {self.action_space} is a {space['type']} space."
+            )
         if not self.discrete and len(space["shape"]) != 1:
             raise UserError(f"{self.name} needs actions of shape (A,), not {space['shape']}.")
         self.num_actions = int(space["n"] if self.discrete else space["shape"][0])
@@ -183,16 +124,11 @@ class OffPolicyAlgorithm(Algorithm):
     @property
     def scale_actions(self) -> bool:
         """Box actions lie in [-1, 1]: policies, noise and critics know nothing of bounds."""
-        return True
+        return "Box" in self.action_spaces
 
     def _make_encoder(self) -> nn.Module:
-        model = self.config.model
-        return encoder_factory(
-            encoder=model.encoder,
-            observation_shape=self.observation_space.shape,
-            hidden_sizes=model.hidden_sizes,
-            activation=model.activation,
-        )()
+        space = self.observation_space
+        return configured_encoder(self.config.model, space.shape, observation_dtype(space).name)()
 
     def _require_built_networks(self, *, encoder: bool) -> None:
         """Raise where networks of a user's own are asked for and not taken."""
@@ -260,7 +196,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _make_replay(self) -> ReplayBuffer:
         config, space = self.config.algorithm, self.observation_space
-        dtype = torch.from_numpy(space.low[:0].astype(observation_dtype(space))).dtype
+        dtype = torch.from_numpy(space.low.astype(observation_dtype(space))).dtype
         return ReplayBuffer(
             config.replay_capacity,
             self.config.num_envs,
@@ -272,6 +208,7 @@ class OffPolicyAlgorithm(Algorithm):
             discount=config.discount,
             storage=config.replay_storage,
             directory=self._replay_directory(),
+            frame_stack=stacked_frames(self.config, named=self._source is None),
             **self._replay_options(),
         )
 
@@ -304,8 +241,8 @@ class OffPolicyAlgorithm(Algorithm):
         """Return how many gradient steps there are to be after ``step`` environment steps."""
         config = self.config.algorithm
         # As a fraction: 0.29 * 100 is less than 29 in floating point.
-        ratio = Fraction(config.gradient_steps_per_step).limit_denominator(1_000_000)
-        return max(int((step - config.warm_up) * ratio // 1), 0)
+        ratio = Fraction(config.gradient_steps_per_step).limit_denominator(round(1 / LEAST_RATIO))
+        return max(int((step - config.warm_up) * ratio // 1), 0) + self._steps_beside
 
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
         self.replay.extend(batch)
@@ -358,11 +295,16 @@ class OffPolicyAlgorithm(Algorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
         self.replay.load_state_dict(state["replay"])
-        self.gradient_steps = int(state["gradient_steps"])
+        self.gradient_steps = require_counter("gradient_steps", state["gradient_steps"])
+        # Not 0 where another ratio or warm-up was in force: what that left undone stays undone.
+        self._steps_beside = 0
+        self._steps_beside = self.gradient_steps - self.due_gradient_steps(self.global_step)
 
 
 def _means(metrics: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return each metric's mean over the gradient steps that gave it."""
+    if len(metrics) == 1:
+        return metrics[0]
     names = dict.fromkeys(name for each in metrics for name in each)
     return {
         name: torch.stack([each[name] for each in metrics if name in each]).mean() for name in names

@@ -56,7 +56,7 @@ def test_ratio_takes_the_best_thread_count_of_each_side(monkeypatch: pytest.Monk
     lines = console.file.getvalue().splitlines()
     (best,) = [line for line in lines if "best of each" in line]
     cells = [cell.strip() for cell in best.strip("│ ").split("│")]
-    assert cells == ["ppo_pendulum", "best of each", "200", "500", "-", "2.50", "-"]
+    assert cells == ["ppo_pendulum", "best of each", "200", "500", "-", "-", "2.50", "-", "-"]
     assert set(results.errors.values()) == {"no compiler"}
 
 

@@ -73,11 +73,15 @@ def test_the_version_is_the_package_s() -> None:
         ("make_env", envs),
         ("make_vector_env", envs),
         ("RolloutBuffer", data),
+        ("ReplayBuffer", data),
         ("MLPActorCritic", models),
         ("MLPPPGModel", models),
         ("ppo_loss", losses),
         ("ppg_loss", losses),
         ("ppg_auxiliary_loss", losses),
+        ("dqn_loss", losses),
+        ("sac_loss", losses),
+        ("td3_loss", losses),
         ("PPO", ppo),
         ("PPG", ppg),
         ("RecurrentPPO", recurrent_ppo),
@@ -118,7 +122,7 @@ def test_every_name_that_a_package_exports_exists() -> None:
         _ = rl_training.cli.nothing
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppg"])
+@pytest.mark.parametrize("name", ["ppo", "ppg", "dqn", "sac", "td3"])
 def test_an_algorithm_is_one_object_under_all_its_names(name: str) -> None:
     cls = getattr(rl_training, name.upper())
     assert cls is algorithm_class(name)

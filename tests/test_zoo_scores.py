@@ -19,6 +19,11 @@ GOALS = [
     ("ppo_acrobot", range(1, 4), -90.0, "mean"),
     ("ppo_mountaincarcontinuous", range(1, 4), 85.0, "mean"),
     ("ppo_lunarlander", range(1, 4), 220.0, "mean"),
+    ("dqn_cartpole", range(1, 6), 475.0, "every seed"),
+    ("dqn_lunarlander", range(1, 6), 100.0, "mean"),
+    ("sac_pendulum", range(1, 6), -180.0, "mean"),
+    ("sac_mountaincarcontinuous", range(1, 6), 90.0, "mean"),
+    ("td3_pendulum", range(1, 6), -180.0, "mean"),
     ("recurrent_ppo_cartpole_novel", range(1, 6), 475.0, "every seed"),
     ("recurrent_ppo_repeat_previous", range(1, 6), 0.9, "every seed"),
     ("recurrent_ppo_tmaze", range(1, 6), 0.95, "every seed"),
@@ -38,6 +43,16 @@ def test_the_preset_reaches_its_goal(
         scores.append(evaluate_checkpoint(result.run_dir, episodes=100)["return_mean"])
     reached = min(scores) if over == "every seed" else statistics.mean(scores)
     assert reached >= goal, scores
+
+
+@pytest.mark.slow
+def test_a_tenth_of_the_budget_makes_the_cheetah_run(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    config = replace_config(
+        load_config("mujoco/sac_halfcheetah"), total_timesteps=100_000, output_dir=str(tmp_path)
+    )
+    result = train(config)
+    assert evaluate_checkpoint(result.run_dir, episodes=100)["return_mean"] > 3000
 
 
 @pytest.mark.slow

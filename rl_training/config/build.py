@@ -162,7 +162,9 @@ def replace_config(config: TrainConfig, **changes: Any) -> TrainConfig:
     root = train_config_class(changes.get("algo", config.algo))
     for name, value in changes.items():
         group, _, leaf = _place(name, root).rpartition(".")
-        target = data.setdefault(group, {}) if group else data
+        target = data
+        for part in group.split(".") if group else ():
+            target = target.setdefault(part, {})
         merged = leaf in _GROUPS and isinstance(value, Mapping)
         target[leaf] = {**data.get(leaf, {}), **value} if merged else _to_plain(value, name)
     built = untyped(build(root, data))

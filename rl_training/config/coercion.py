@@ -83,11 +83,17 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
 
 
 NAMES_ELSEWHERE = {
+    "action_noise": "exploration_noise",
     "batch_size": "minibatch_size",
+    "buffer_size": "replay_capacity",
     "clip_range": "clip_epsilon",
     "clip_range_vf": "value_clip_epsilon",
     "ent_coef": "entropy_coefficient",
+    "exploration_final_eps": "exploration_final",
+    "exploration_initial_eps": "exploration_initial",
     "gamma": "discount",
+    "gradient_steps": "gradient_steps_per_step",
+    "learning_starts": "warm_up",
     "max_grad_norm": "max_gradient_norm",
     "n_envs": "num_envs",
     "n_epochs": "num_epochs",
@@ -96,6 +102,7 @@ NAMES_ELSEWHERE = {
     "progress_bar": "learn(progress=True)",
     "sde_sample_freq": "gsde_resample_interval",
     "tensorboard_log": "output_dir, with tracking.tensorboard",
+    "train_freq": "train_every",
     "use_sde": "gsde",
     "verbose": "learn(progress=True)",
     "vf_coef": "value_coefficient",
@@ -112,11 +119,13 @@ def unknown_key(prefix: str, key: Any, root: type[Any]) -> ConfigKeyError:
         root: the dataclass of the whole config, in which the key may have another place.
     """
     name = _join(prefix, str(key))
-    elsewhere = NAMES_ELSEWHERE.get(str(key))
-    if elsewhere is not None:
+    elsewhere, names = NAMES_ELSEWHERE.get(str(key)), dotted_names(root)
+    leaves = {each.rpartition(".")[2] for each in names}
+    # What is no field's name is advice; a field's name helps where there is such a field.
+    if elsewhere is not None and (elsewhere in leaves or not elsewhere.isidentifier()):
         return ConfigKeyError(name, f"unknown key {name!r}. Here it is {elsewhere}.")
     close = nearest_name(name, root)
-    siblings = [each for each in dotted_names(root) if each.rpartition(".")[0] == prefix]
+    siblings = [each for each in names if each.rpartition(".")[0] == prefix]
     hint = f"Did you mean {close!r}?" if close else f"Valid here: {', '.join(siblings)}."
     return ConfigKeyError(name, f"unknown key {name!r}. {hint}")
 

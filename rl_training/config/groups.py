@@ -13,7 +13,7 @@ from rl_training.config.coercion import ConfigKeyError, require
 from rl_training.errors import nearest
 from rl_training.registry import algorithm_class
 
-_ENCODERS = ("auto", "mlp")
+_ENCODERS = ("auto", "mlp", "nature", "impala")
 # Bounds far above what is of use, so that a slip of the keyboard is refused in one line instead of
 # by running out of memory.
 _WIDEST_LAYER = 65_536
@@ -21,6 +21,8 @@ _DEEPEST_NETWORK = 1000
 _MOST_ENVIRONMENTS = 65_536
 _MOST_THREADS = 1024
 _LARGEST_CLIP = 1e6
+_MOST_FRAMES = 10_000
+_LARGEST_SCREEN = 1024
 
 
 @dataclass(kw_only=True)
@@ -36,7 +38,15 @@ class ModelConfig:
     orthogonal_init: bool = True
     """Orthogonal initial weights with the usual gains, instead of PyTorch's default."""
     encoder: str = "auto"
-    """What turns an observation into features: "auto", "mlp", or your own as "module:Class"."""
+    """What turns an observation into features: "auto" ("nature" for images, else "mlp"), "mlp",
+    "nature", "impala", or your own as "module:Class"."""
+    feature_size: int | None = None
+    """Units of an image encoder's dense layer; null: 512 for nature, 256 for impala."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """In what an image encoder computes; its weights and outputs are float32 either way."""
+    channels_last: bool | None = None
+    """Lay an image encoder's tensors out pixel by pixel instead of channel by channel; null: where
+    it is faster, which is in float32."""
     network: str | None = None
     """Your own actor-critic instead of the built one, as "module:Class": a subclass of the
     algorithm's own (rl_training.models.actor_critic)."""
@@ -48,9 +58,12 @@ class ModelConfig:
         if self.encoder not in _ENCODERS and ":" not in self.encoder:
             hint = nearest(self.encoder, _ENCODERS)
             message = (
-                f"model.encoder: expected auto, mlp or 'module:Class', not {self.encoder!r}.{hint}"
+                "model.encoder: expected auto, mlp, nature, impala or 'module:Class', "
+                f"not {self.encoder!r}.{hint}"
             )
             raise ConfigKeyError("model.encoder", message)
+        if self.feature_size is not None:
+            between("model.feature_size", self.feature_size, 1, _WIDEST_LAYER)
         require(
             len(self.hidden_sizes) <= _DEEPEST_NETWORK,
             "model.hidden_sizes",
@@ -64,11 +77,53 @@ class ModelConfig:
 
 
 @dataclass(kw_only=True)
+class AtariConfig:
+    """The standard pipeline of Atari games (Mnih et al. 2015; OpenAI baselines)."""
+
+    enabled: bool = False
+    """Play the game through this pipeline instead of as it is."""
+    noop_max: int = 30
+    """A game begins with 1 to this many frames without an action; 0: none."""
+    frame_skip: int = 4
+    """Frames for which an action is held; the last two are merged by their maximum."""
+    frame_stack: int = 4
+    """Observations are this many frames, the newest last."""
+    screen_size: int = 84
+    """Height and width of a frame."""
+    grayscale: bool = True
+    """One channel of brightness instead of three of colour."""
+    episodic_life: bool = True
+    """In training, an episode ends with each life, and the game goes on in the next one."""
+    fire_reset: bool = True
+    """Press FIRE at the beginning of each life, in games that wait for it."""
+    clip_reward: bool = True
+    """In training, the reward is its sign."""
+    sticky_actions: float | None = None
+    """Probability that a frame repeats the action before; null: what the environment's id says."""
+
+    def validate(self) -> None:
+        """Raise ConfigKeyError for an impossible value."""
+        between("env.atari.noop_max", self.noop_max, 0, _MOST_FRAMES)
+        between("env.atari.frame_skip", self.frame_skip, 1, _MOST_FRAMES)
+        between("env.atari.frame_stack", self.frame_stack, 1, _MOST_FRAMES)
+        between("env.atari.screen_size", self.screen_size, 8, _LARGEST_SCREEN)
+        sticky = self.sticky_actions
+        require(
+            sticky is None or 0 <= sticky < 1,
+            "env.atari.sticky_actions",
+            f"must lie in [0, 1) or be null, not {sticky}",
+        )
+
+
+@dataclass(kw_only=True)
 class EnvConfig:
     """How the environments run, and what is done to observations and rewards on the way."""
 
-    vectorization: Literal["sync", "async"] = "sync"
-    """All environments in this process, or each in its own."""
+    vectorization: Literal["sync", "async", "native"] = "sync"
+    """All environments in this process, each in its own, or (Atari) ale-py's own vector
+    environment, which can only be resumed approximately."""
+    atari: AtariConfig = field(default_factory=AtariConfig)
+    """The pipeline of Atari games."""
     normalize_observation: bool = False
     """Scale observations to zero mean and unit variance, by running statistics."""
     normalize_reward: bool = False
@@ -80,6 +135,12 @@ class EnvConfig:
 
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value."""
+        self.atari.validate()
+        require(
+            self.vectorization != "native" or self.atari.enabled,
+            "env.vectorization",
+            "native is ale-py's vector environment: it needs env.atari.enabled",
+        )
         for name in ("clip_observation", "clip_reward"):
             value = getattr(self, name)
             require(

@@ -50,6 +50,19 @@ class LeanCollector(Collector):
         self._carrier = root
         return _stack(taken)
 
+    def _postproc(self, tensordict_out: TensorDictBase) -> TensorDictBase:
+        """Leave out private keys, which a policy may have written, by a search that costs little
+        where there are none.
+        """
+        return super()._postproc(tensordict_out) if _has_private(tensordict_out) else tensordict_out
+
+
+def _has_private(tensordict: Any) -> bool:
+    return any(
+        key.startswith("_") or (not isinstance(value, Tensor) and _has_private(value))
+        for key, value in tensordict._tensordict.items()
+    )
+
 
 def _stack(steps: Sequence[Any]) -> TensorDict:
     """Stack TensorDicts of equal keys and shapes along a new last batch dimension."""

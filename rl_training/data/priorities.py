@@ -58,7 +58,15 @@ class Priorities:
         return torch.as_tensor(self._tree[positions], dtype=torch.float64).reshape(-1)
 
     def set(self, positions: Tensor, values: Tensor) -> None:
-        """Set priorities to float32 ``values``; of a position that repeats, the last one stays."""
+        """Set priorities to float32 ``values``; of a position that repeats, the last one stays.
+
+        Raises:
+            ValueError: there are not as many values as positions.
+        """
+        if positions.shape != values.shape:  # the tree would read beyond the end
+            raise ValueError(
+                f"{tuple(values.shape)} priorities of {tuple(positions.shape)} samples"
+            )
         self._tree[positions] = values.double()
 
     def fill(self, positions: Tensor, value: float) -> None:
@@ -75,6 +83,20 @@ class Priorities:
         values.clamp_(min=_SMALLEST)
         self.set(positions, values)
         self.maximum = max(self.maximum, float(values.max()))
+
+    def load(self, positions: Tensor, values: Tensor, maximum: float) -> None:
+        """Hold the priorities ``values`` of ``positions`` ``[B]``, both as `get` gives them, and no
+        others.
+
+        Raises:
+            ValueError: they are no priorities.
+        """
+        for each in (values, torch.tensor(float(maximum))):
+            if each.dtype != torch.float32 or not bool((each.isfinite() & (each > 0)).all()):
+                raise ValueError("priorities have to be positive float32 numbers")
+        self.fill(torch.arange(self.size), 0.0)
+        self.set(positions, values)
+        self.maximum = float(maximum)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Return ``count`` positions, one from each of as many equal parts of the total.

@@ -8,6 +8,7 @@ prioritised sampler: see `rl_training.data.priorities`.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,8 @@ class ReplayBuffer:
         prioritised: sample by priority (`Priorities`) instead of uniformly.
         alpha: the exponent of priorities.
         priority_epsilon: what is added to the absolute TD error.
+        frame_stack: observations are stacks of so many frames (`FrameStacks`), of which each is
+            stored once; the first batch begins with the first steps of episodes.
 
     Raises:
         UserError: an impossible value, or no room; the message has the capacity that would fit.
@@ -78,17 +81,25 @@ class ReplayBuffer:
         prioritised: bool = False,
         alpha: float = 0.6,
         priority_epsilon: float = 1e-6,
+        frame_stack: int = 1,
     ) -> None:
         _check(capacity, num_envs, n_steps, alpha, priority_epsilon)
-        layout = transition_layout(observation_shape, observation_dtype, action_shape, action_dtype)
-        allocate = allocator(storage, directory)
-        require_room(
-            storage, directory, lambda size: _size(layout, size, num_envs, prioritised), capacity
+        layout = transition_layout(
+            observation_shape,
+            observation_dtype,
+            action_shape,
+            action_dtype,
+            frame_stack=frame_stack,
         )
+        allocate = allocator(storage, directory)
+        size_of = functools.partial(
+            _size, layout, num_envs=num_envs, prioritised=prioritised, frame_stack=frame_stack
+        )
+        require_room(storage, directory, size_of, capacity)
         steps = capacity // num_envs
         self.capacity, self.num_envs, self.n_steps = steps * num_envs, num_envs, n_steps
         self.discount, self._where = discount, storage
-        self._ring = TransitionRing(layout, steps, num_envs, allocate)
+        self._ring = TransitionRing(layout, steps, num_envs, allocate, frame_stack=frame_stack)
         self._window = torch.arange(0, n_steps * num_envs, num_envs)
         self._powers = discount_powers(discount, n_steps, dtype=torch.float32)
         self.priorities: Priorities | None = None
@@ -114,7 +125,8 @@ class ReplayBuffer:
 
     @property
     def storage(self) -> TensorDict:
-        """Ring tensors ``[capacity / num_envs + 1, num_envs, ...]``: step t lies at t modulo that.
+        """Ring tensors ``[capacity / num_envs + frame_stack, num_envs, ...]``: step t lies at t
+        modulo that.
 
         ``end`` is -1 where the episode went on after the step.
         """
@@ -156,7 +168,9 @@ class ReplayBuffer:
             # Of a batch longer than the buffer, the positions repeat.
             new = torch.arange(before * self.num_envs, self.written)
             self.priorities.add(new % self._ring.positions)
-            head = torch.arange(self.written, self.written + self.num_envs)
+            # The head, and before the oldest step what is kept for its frames.
+            frames = self._ring.frames.count
+            head = torch.arange(self.written, self.written + frames * self.num_envs)
             self.priorities.fill(head % self._ring.positions, 0.0)
 
     # ---- sampling
@@ -206,7 +220,7 @@ class ReplayBuffer:
             reward, steps, last = self._look_ahead(indices, positions)
             discount = self._powers.index_select(0, steps)
         return {
-            "observation": flat["observation"].index_select(0, positions),
+            "observation": self._ring.observations(positions),
             "action": flat["action"].index_select(0, positions),
             "reward": reward,
             "next_observation": self._ring.successors(last),
@@ -281,15 +295,13 @@ class ReplayBuffer:
             raise UserError("of the saved replay buffer and this one, only one has priorities.")
         try:
             self._ring.load_state_dict(state)
+            if self.priorities is not None:
+                saved = state["priorities"]
+                self.priorities.load(self._held_positions(), saved["values"], saved["maximum"])
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"the saved replay buffer does not fit: {error}") from error
-        if self.priorities is not None:
-            saved = state["priorities"]
-            self.priorities.fill(torch.arange(self._ring.positions), 0.0)
-            self.priorities.set(self._held_positions(), saved["values"])
-            self.priorities.maximum = saved["maximum"]
 
 
 def replay_size_in_bytes(
@@ -301,20 +313,23 @@ def replay_size_in_bytes(
     action_dtype: torch.dtype,
     *,
     prioritised: bool = False,
+    frame_stack: int = 1,
 ) -> int:
     """Return what a `ReplayBuffer` of these arguments takes, before it is made.
 
     Terminal observations of very short episodes can take more later: in the worst case, episodes
     of a single step, as much as the observations.
     """
-    layout = transition_layout(observation_shape, observation_dtype, action_shape, action_dtype)
-    return _size(layout, capacity, num_envs, prioritised)
+    layout = transition_layout(
+        observation_shape, observation_dtype, action_shape, action_dtype, frame_stack=frame_stack
+    )
+    return _size(layout, capacity, num_envs, prioritised, frame_stack)
 
 
-def _size(layout: Layout, capacity: int, num_envs: int, prioritised: bool) -> int:
+def _size(layout: Layout, capacity: int, num_envs: int, prioritised: bool, frame_stack: int) -> int:
     steps = capacity // num_envs
-    tree = _tree_bytes((steps + 1) * num_envs) if prioritised else 0
-    return ring_bytes(layout, steps, num_envs) + tree
+    tree = _tree_bytes((steps + frame_stack) * num_envs) if prioritised else 0
+    return ring_bytes(layout, steps, num_envs, frame_stack=frame_stack) + tree
 
 
 def _tree_bytes(positions: int) -> int:

@@ -3,6 +3,10 @@
 An observation is stored once: what follows step t is row t + 1's observation, except at an
 episode's end, whose terminal observation lies in a queue of its own (`EpisodeEnds`), and the newest
 observation of all, which lies in one more row at the write head.
+
+Of observations that are stacks of frames, only the newest frame is stored, and the stack is put
+together again at sampling: from the steps before it in its episode, whose first frame fills what is
+missing. So the frames of some more rows than are held have to stay.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_training.data.episode_ends import FIRST_SIZE, EpisodeEnds
+from rl_training.data.frame_stacks import FrameStacks
 from rl_training.data.replay_storage import Allocate, tensor_bytes
+from rl_training.runtime.checks import require_counter
 from rl_training.runtime.sharded import Sharded, ring_spans, rows_per_shard
 
 RUNNING = -1
@@ -30,10 +36,21 @@ def transition_layout(
     observation_dtype: torch.dtype,
     action_shape: Sequence[int],
     action_dtype: torch.dtype,
+    *,
+    frame_stack: int = 1,
 ) -> Layout:
-    """Return shape and dtype of what one step of one environment stores."""
+    """Return shape and dtype of what one step of one environment stores.
+
+    ``frame_stack`` frames along the first dimension make an observation.
+    """
+    channels, *size = observation_shape if frame_stack > 1 else (0,)
+    if channels % frame_stack:
+        raise ValueError(f"{channels} channels are not {frame_stack} frames")
+    frame = (channels // frame_stack, *size) if frame_stack > 1 else tuple(observation_shape)
+    stacked = {"age": ((), torch.uint8)} if frame_stack > 1 else {}
     return {
-        "observation": (tuple(observation_shape), observation_dtype),
+        **stacked,
+        "observation": (frame, observation_dtype),
         "action": (tuple(action_shape), action_dtype),
         "reward": ((), torch.float32),
         "terminated": ((), torch.bool),
@@ -41,23 +58,34 @@ def transition_layout(
     }
 
 
-def ring_bytes(layout: Layout, steps: int, num_envs: int) -> int:
+def ring_bytes(layout: Layout, steps: int, num_envs: int, *, frame_stack: int = 1) -> int:
     """Return the size of a `TransitionRing` before it is made."""
     per_position = sum(tensor_bytes(shape, dtype) for shape, dtype in layout.values())
     ends = min(steps * num_envs, FIRST_SIZE) * tensor_bytes(*layout["observation"])
-    return (steps + 1) * num_envs * per_position + ends
+    return (steps + frame_stack) * num_envs * per_position + ends
 
 
 class TransitionRing:
     """The latest ``steps`` steps of ``num_envs`` environments.
 
-    Row t, counted from the first one ever stored, lies at t modulo ``steps + 1``. Its transitions
-    lie at the ``positions`` (t * num_envs + environment) modulo ``positions`` of the flat tensors.
+    Row t, counted from the first one ever stored, lies at t modulo ``rows``: the steps, the write
+    head, and with ``frame_stack`` above 1 the frames before the oldest step. Its transitions lie at
+    the ``positions`` (t * num_envs + environment) modulo ``positions`` of the flat tensors.
     """
 
-    def __init__(self, layout: Layout, steps: int, num_envs: int, allocate: Allocate) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        steps: int,
+        num_envs: int,
+        allocate: Allocate,
+        *,
+        frame_stack: int = 1,
+    ) -> None:
         self.steps, self.num_envs = steps, num_envs
-        self.rows, self.positions = steps + 1, (steps + 1) * num_envs
+        self.rows = steps + frame_stack
+        self.positions = self.rows * num_envs
+        self.frames = FrameStacks(frame_stack, num_envs)
         self.written = 0
         """Rows ever stored; the number of the next one."""
         self.storage = TensorDict(
@@ -98,6 +126,11 @@ class TransitionRing:
         done = following.get("done").squeeze(-1)
         successor = following.get("observation")
         begins = batch.get("is_init", None)
+        if self.frames.count > 1:
+            columns["age"] = self.frames.ages(begins, done)
+            self.frames.require_stacked(columns["observation"], columns["age"])
+            columns["observation"] = self.frames.newest(columns["observation"])
+            successor = self.frames.newest(successor)
         if begins is not None and self.written:
             self._end_abandoned(begins[:, 0].reshape(-1))
         if done.shape[1] <= self.steps:
@@ -150,12 +183,28 @@ class TransitionRing:
     def successors(self, positions: Tensor) -> Tensor:
         """Return the observations ``[B, ...]`` that followed the steps at ``positions`` ``[B]``."""
         after = (positions + self.num_envs).remainder_(self.positions)
-        observation = self.flat["observation"].index_select(0, after)
+        if self.frames.count > 1:
+            age = self.flat["age"].index_select(0, positions)
+            observation = self._stacks(after, age.long() + 1)
+        else:
+            observation = self.flat["observation"].index_select(0, after)
         end = self.flat["end"].index_select(0, positions)
         ended = (end != RUNNING).nonzero().squeeze(1)
         if len(ended):
-            observation[ended] = self._ends.get(end[ended])
+            self.frames.newest(observation)[ended] = self._ends.get(end[ended])
         return observation
+
+    def observations(self, positions: Tensor) -> Tensor:
+        """Return the observations ``[B, ...]`` of the steps at ``positions`` ``[B]``."""
+        if self.frames.count == 1:
+            return self.flat["observation"].index_select(0, positions)
+        return self._stacks(positions, self.flat["age"].index_select(0, positions).long())
+
+    def _stacks(self, positions: Tensor, ages: Tensor) -> Tensor:
+        """Return the stacks that end at ``positions``, of episodes ``ages`` steps old there."""
+        places = self.frames.places(positions, ages) % self.positions
+        frames = self.flat["observation"].index_select(0, places.flatten())
+        return frames.view(len(positions), -1, *frames.shape[2:])
 
     # ---- state
 
@@ -171,12 +220,14 @@ class TransitionRing:
         # The newest row can still change, by `_end_abandoned`; of the observations, that is the
         # one at the write head.
         stop = self.written + (key == "observation" and self.written > 0)
+        before = self.frames.count - 1 if key == "observation" else 0
+        start = max(0, self.oldest - before)
         ring = self._rings[key]
         return Sharded.of_ring(
             ring,
-            start=self.oldest,
+            start=start,
             stop=stop,
-            sealed=max(self.oldest, stop - 1),
+            sealed=max(start, stop - 1),
             shard_rows=rows_per_shard(ring, at_most=_SHARD_TRANSITIONS // self.num_envs),
             known=self._known[key],
         )
@@ -185,10 +236,25 @@ class TransitionRing:
         """Hold what ``state_dict()`` returned, and nothing else.
 
         Raises:
-            ValueError: it is of other observations or actions.
+            ValueError: it is of other observations or actions, or its parts do not fit together.
         """
+        self.written = require_counter("written", state["written"])
         for key, ring in self._rings.items():
-            state["rows"][key].copy_into(ring)
-            self._known[key] = dict(state["rows"][key].known)
+            rows, expected = state["rows"][key], self._row_state(key)
+            if (rows.start, rows.stop) != (expected.start, expected.stop):
+                raise ValueError(
+                    f"{key} has rows {rows.start} to {rows.stop} where {expected.start} to "
+                    f"{expected.stop} belong"
+                )
+            rows.copy_into(ring)
+            self._known[key] = dict(rows.known)
         self._ends.load_state(state["ends"])
-        self.written = state["written"]
+        for end in self._row_state("end").pieces():
+            numbers = end[end != RUNNING]
+            if ((numbers < self._ends.first) | (numbers >= self._ends.next)).any():
+                raise ValueError("an episode's end has no terminal observation")
+        if self.frames.count > 1 and self.written:
+            newest = (self.written - 1) % self.rows
+            self.frames.go_on(
+                self._rings["age"][newest], ended=self._rings["end"][newest] != RUNNING
+            )

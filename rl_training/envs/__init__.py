@@ -16,6 +16,7 @@ from rl_training.envs.normalize import (
     RewardNormalizer,
     RunningMeanStd,
 )
+from rl_training.envs.observations import observed_dtype
 from rl_training.envs.replay import ResumeError
 from rl_training.envs.seeding import episode_seed
 from rl_training.envs.spaces import (
@@ -45,6 +46,7 @@ __all__ = [
     "make_normalizer",
     "make_vector_env",
     "observation_dtype",
+    "observed_dtype",
     "require_supported",
     "space_from_dict",
     "space_to_dict",

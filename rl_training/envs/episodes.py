@@ -18,6 +18,7 @@ from rl_training.envs.replay import (
     ActionLog,
     Finished,
     Replayed,
+    ResumeError,
     replay,
     replay_finished,
     require_equal,
@@ -38,9 +39,9 @@ class Transition(NamedTuple):
     reward: Array
     """float64 ``[N]``, normalised when asked."""
     returns: Array
-    """float64 ``[N]``: raw return of each episode up to and including this step."""
+    """float64 ``[N]``: raw return of each episode (or game) up to and including this step."""
     lengths: Array
-    """int64 ``[N]``."""
+    """int64 ``[N]``: its steps."""
     ended: list[int]
     """Rows whose episode ended with this step."""
 
@@ -70,6 +71,9 @@ class Episodes:
         self.name = name
         self.normalizer = normalizer
         self.log = ActionLog(self.num_envs)
+        self.snapshots = rows.can_snapshot
+        """Whether a state holds the rows' own states, instead of the actions that lead there."""
+        self._logs = rows.can_resume and not self.snapshots
         self.observation: Array = np.empty(0)
         self._close = close
         self._to_env = action_map.to_env
@@ -102,8 +106,9 @@ class Episodes:
     def step(self, actions: Array) -> Transition:
         """Step every row with a policy's ``actions`` ``[N, *act]``."""
         env_actions = self._to_env(actions)
-        # A copy: an environment may change the action it is given.
-        self.log.append(env_actions.copy())
+        if self._logs:
+            # A copy: an environment may change the action it is given.
+            self.log.append(env_actions.copy())
         try:
             step = self._step_rows(env_actions)
         except Exception as error:
@@ -113,8 +118,11 @@ class Episodes:
             if self.normalizer is None
             else self.normalizer.normalize_reward(step.reward)
         )
-        self.returns = self.returns + step.reward
-        self.lengths = self.lengths + 1
+        if step.games is None:
+            self.returns = self.returns + step.reward
+            self.lengths = self.lengths + 1
+        else:
+            self.returns, self.lengths = step.games.score, step.games.length
         self.observation = step.observation
         terminated, truncated = step.terminated, step.truncated
         ended: list[int] = []
@@ -131,6 +139,8 @@ class Episodes:
 
     def _keep(self, ended: Sequence[int]) -> None:
         """Remember how the episodes of the rows ``ended`` came to their end."""
+        if not self._logs:
+            return
         self.log.finish(ended)
         for row in ended:
             self._finished[row] = Finished(
@@ -203,6 +213,7 @@ class Episodes:
             "actions": self.log.episodes(),
             "finished": self._finished_state(),
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
+            **({"snapshots": self.rows.snapshot()} if self.snapshots and self.started else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, approximate: bool = False) -> None:
@@ -211,9 +222,11 @@ class Episodes:
 
         With ``approximate`` every row begins its next episode instead.
 
+        Rows that give their own states are not replayed: they get theirs back.
+
         Raises:
             UserError: the state is of another number of environments, or normalises something else.
-            ResumeError: an episode does not reproduce.
+            ResumeError: an episode does not reproduce, or a row's own state is not to be had.
         """
         if state["num_envs"] != self.num_envs:
             raise UserError(
@@ -231,7 +244,24 @@ class Episodes:
             )
             self.restart()
             return
-        self._replay(state)
+        if self._logs:
+            self._replay(state)
+        else:
+            self._restore(state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Give every row its own saved state."""
+        saved = state.get("snapshots")
+        if not (saved and self.snapshots):
+            raise ResumeError(
+                f"{self.name}: these environments' own states are in no checkpoint, so the run "
+                "cannot resume exactly; resume with `--resume approximate` to go on with fresh "
+                "episodes."
+            )
+        self.rows.restore(saved)
+        self.observation = np.array(state["observation"])
+        self.returns = np.array(state["returns"], np.float64)
+        self.lengths = np.array(state["lengths"], np.int64)
 
     def _finished_state(self) -> list[dict[str, Any] | None]:
         return [

@@ -15,7 +15,9 @@ from rl_training.envs.acceptance import (
     require_usable,
     require_usable_vector,
 )
+from rl_training.envs.atari import make_atari
 from rl_training.envs.gymnasium_ids import make_by_id
+from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
@@ -35,6 +37,7 @@ def make_env(
     *,
     record_episode_statistics: bool = True,
     render_mode: str | None = None,
+    training: bool = True,
 ) -> Environment:
     """Build environment number ``env_index`` of a run: ``config.env_id`` with
     ``config.env_kwargs``.
@@ -49,13 +52,23 @@ def make_env(
         record_episode_statistics: report ``info["episode"]`` at an episode's end, as gymnasium's
             wrapper does.
         render_mode: passed to the environment.
+        training: of Atari games, the pipeline's variant: lives end episodes, rewards are clipped.
 
     Raises:
         UserError: an unknown id (with the nearest), a missing extra (named), keyword arguments or a
             render mode that the environment does not take.
     """
-    env = make_by_id(config.env_id, config.env_kwargs, render_mode=render_mode)
+    env = _make_named(config.env_id, config, training=training, render_mode=render_mode)
     return _finish(env, config.seed, env_index, record_episode_statistics)
+
+
+def _make_named(
+    env_id: str, config: TrainConfig, *, training: bool = True, render_mode: str | None = None
+) -> Any:
+    settings, kwargs = config.env.atari, config.env_kwargs
+    if settings.enabled:
+        return make_atari(env_id, kwargs, settings, training=training, render_mode=render_mode)
+    return make_by_id(env_id, kwargs, render_mode=render_mode)
 
 
 def _finish(env: Any, seed: int, index: int, record_episode_statistics: bool) -> Environment:
@@ -80,24 +93,36 @@ def make_vector_env(
     autoreset DISABLED.
 
     Returns:
-        A ``SyncVectorEnv``, or an ``AsyncVectorEnv`` when ``config.env.vectorization`` is
-        ``"async"``.
+        A ``SyncVectorEnv``; an ``AsyncVectorEnv`` when ``config.env.vectorization`` is
+        ``"async"``; a `NativeAtari` when it is ``"native"``.
 
     Raises:
         UserError: as :func:`make_env`, or a number below 1.
     """
+    if config.env.vectorization == "native":
+        return _native(config.env_id, config, num_envs)
     make = functools.partial(make_env, config, record_episode_statistics=record_episode_statistics)
     return _vectorize(make, config, num_envs)
+
+
+def _native(env_id: str, config: TrainConfig, num_envs: int | None) -> Any:
+    count = _checked_count(config, num_envs)
+    return NativeAtari(env_id, config.env_kwargs, config.env.atari, count)
+
+
+def _checked_count(config: TrainConfig, num_envs: int | None) -> int:
+    count = config.num_envs if num_envs is None else num_envs
+    if count < 1:
+        raise UserError(f"num_envs must be at least 1, got {count}.")
+    return count
 
 
 def _vectorize(
     make: Callable[[int], Environment], config: TrainConfig, num_envs: int | None
 ) -> AnyVector:
-    count = config.num_envs if num_envs is None else num_envs
-    if count < 1:
-        raise UserError(f"num_envs must be at least 1, got {count}.")
+    count = _checked_count(config, num_envs)
     makers = [functools.partial(make, index) for index in range(count)]
-    if config.env.vectorization == "sync":
+    if config.env.vectorization != "async":
         vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
         require_own_environments(vector.envs)
         return vector
@@ -120,6 +145,8 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
             the data.
     """
     if env is None or isinstance(env, str):
+        if config.env.vectorization == "native":
+            return _native(env or config.env_id, config, num_envs)
         make = functools.partial(_make_quiet, env or config.env_id, config)
         return _vectorize(make, config, num_envs)
     if isinstance(env, gymnasium.vector.VectorEnv):
@@ -139,9 +166,7 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
 
 
 def _make_quiet(env_id: str, config: TrainConfig, index: int) -> Environment:
-    return _finish(
-        make_by_id(env_id, config.env_kwargs), config.seed, index, record_episode_statistics=False
-    )
+    return _finish(_make_named(env_id, config), config.seed, index, record_episode_statistics=False)
 
 
 def _call(make: Callable[[], Any], config: TrainConfig, index: int) -> Environment:

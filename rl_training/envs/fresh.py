@@ -47,7 +47,12 @@ def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[
     if env is None or isinstance(env, str):
         config = config if env is None else dataclasses.replace(config, env_id=env)
         return functools.partial(
-            make_env, config, 0, record_episode_statistics=False, render_mode=render_mode
+            make_env,
+            config,
+            0,
+            record_episode_statistics=False,
+            render_mode=render_mode,
+            training=False,
         )
     factories = getattr(env, "env_fns", None)
     if factories:

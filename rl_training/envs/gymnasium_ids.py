@@ -34,7 +34,7 @@ def make_by_id(
     if env_id.startswith(PYTHON_ENVIRONMENT):
         name = env_id.removeprefix(PYTHON_ENVIRONMENT)
         raise UserError(f"the environment was given in Python, as {name}: pass it again as env=...")
-    spec = _spec(env_id)
+    spec = spec_of(env_id)
     _check_arguments(env_kwargs)
     kwargs = dict(env_kwargs) if render_mode is None else {**env_kwargs, "render_mode": render_mode}
     try:
@@ -81,7 +81,12 @@ def _check_arguments(env_kwargs: dict[str, Any]) -> None:
         )
 
 
-def _spec(env_id: str) -> Any:
+def spec_of(env_id: str) -> Any:
+    """Return what is registered as ``env_id``, after importing the module that it names.
+
+    Raises:
+        UserError: an unknown id or a missing module.
+    """
     module, separator, name = env_id.rpartition(":")
     if separator and not all(part.isidentifier() for part in module.split(".")):
         raise UserError(
@@ -114,7 +119,9 @@ def _import_module(module: str, env_id: str) -> None:
 
 def _import_atari(env_id: str) -> None:
     try:
-        gymnasium.register_envs(importlib.import_module("ale_py"))
+        ale = importlib.import_module("ale_py")
+        gymnasium.register_envs(ale)
+        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner per game
     except ModuleNotFoundError as error:
         raise UserError(
             f'{env_id} needs a package that is missing: pip install "rl_training[atari]".'

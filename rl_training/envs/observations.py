@@ -34,3 +34,8 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
     batch = normalizer.normalize_observation(array[None] if single else array)
     dtype = observation_dtype(space, normalized=normalizer.observation is not None)
     return torch.from_numpy(np.array(batch, dtype)), single
+
+
+def observed_dtype(space: Any, normalizer: Normalizer) -> str:
+    """Return the name of the dtype in which observations of ``space`` arrive at a policy."""
+    return observation_dtype(space, normalized=normalizer.observation is not None).name

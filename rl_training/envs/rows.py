@@ -4,14 +4,15 @@ in, raw NumPy out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
+from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.spaces import require_integers
 from rl_training.envs.workers import dead_worker
 
@@ -27,6 +28,29 @@ class RowError(Exception):
         self.row = row
 
 
+class Games(NamedTuple):
+    """The games that the rows' episodes are parts of."""
+
+    score: Array
+    """float64 ``[N]``: the game's own rewards so far."""
+    length: Array
+    """int64 ``[N]``: steps of the game so far."""
+    over: Array
+    """bool ``[N]``."""
+
+    @classmethod
+    def of(cls, information: Mapping[str, Any]) -> Games:
+        """Read them from what a step says beside its result, arrays or lists ``[N]``."""
+        return cls(
+            np.array(information["score"], np.float64),
+            np.array(information["game_length"], np.int64),
+            np.array(information["game_over"], bool),
+        )
+
+
+GAME_KEYS = ("score", "game_length", "game_over")
+
+
 class RowStep(NamedTuple):
     """What one vector step gave, before any reset."""
 
@@ -36,12 +60,18 @@ class RowStep(NamedTuple):
     """float64 ``[N]``."""
     terminated: list[Any]
     truncated: list[Any]
+    games: Games | None = None
+    """Where an episode is a life, the games; then returns and lengths are theirs."""
 
 
 class Rows(Protocol):
     """N sub-environments that never reset on their own."""
 
     num_envs: int
+    plays_games: bool
+    """Whether steps give ``games``."""
+    can_resume: bool
+    """Whether a row can be brought back to where it was: by its state, or by replaying."""
 
     def step(self, actions: Array) -> RowStep:
         """Step every row with the environment-ready ``actions`` ``[N, *act]``."""
@@ -51,16 +81,38 @@ class Rows(Protocol):
         ``[len(rows), *obs]``.
         """
 
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether every row gives its whole state, so that none needs to be replayed."""
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return the whole state of every row; only where ``can_snapshot``."""
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Bring every row to where `snapshot` was taken."""
+
 
 def make_rows(vector: Any) -> Rows:
     """Return the fastest access to ``vector``'s rows."""
+    if hasattr(vector, "can_resume"):
+        return cast("Rows", vector)  # it is made of rows already
     return LoopedRows(vector) if type(vector) is SyncVectorEnv else BatchedRows(vector)
+
+
+def _plays_games(env: Any) -> bool:
+    return isinstance(env, SeededEpisodes) and env.plays_games
+
+
+def _games(information: Sequence[dict[str, Any]]) -> Games:
+    return Games.of({key: [each[key] for each in information] for key in GAME_KEYS})
 
 
 class LoopedRows:
     """Rows of a ``SyncVectorEnv``, in a plain loop over its environments: cheaper than its own
     ``step``.
     """
+
+    can_resume = True
 
     def __init__(self, vector: SyncVectorEnv) -> None:
         """Keep the environments' bound methods."""
@@ -72,6 +124,7 @@ class LoopedRows:
         self._steps = [env.step for env in self._envs]
         self._space = space
         self._unchecked = {"reset", "step"}
+        self.plays_games = all(_plays_games(env) for env in self._envs)
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`Rows`."""
@@ -79,9 +132,11 @@ class LoopedRows:
         rewards: list[Any] = []
         terminated: list[Any] = []
         truncated: list[Any] = []
+        information: list[dict[str, Any]] = []
         try:
             for step, action in zip(self._steps, actions, strict=True):
-                observation, reward, terminal, limit, _ = step(action)
+                observation, reward, terminal, limit, beside = step(action)
+                information.append(beside)
                 observations.append(observation)
                 rewards.append(reward)
                 terminated.append(terminal)
@@ -96,6 +151,7 @@ class LoopedRows:
             np.array(rewards, np.float64).reshape(self.num_envs),
             terminated,
             truncated,
+            _games(information) if self.plays_games else None,
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
@@ -111,6 +167,20 @@ class LoopedRows:
             # A copy: an environment may hand out the array that its next reset overwrites.
             observations.append(np.array(observation, self._dtype))
         return self._stack(observations)
+
+    @property
+    def can_snapshot(self) -> bool:
+        """See :class:`Rows`."""
+        return all(isinstance(env, SeededEpisodes) and env.can_snapshot for env in self._envs)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """See :class:`Rows`."""
+        return [cast("SeededEpisodes", env).snapshot() for env in self._envs]
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """See :class:`Rows`."""
+        for env in self._envs:
+            cast("SeededEpisodes", env).restore(states)
 
     def _check(self, observations: list[Any], after: str) -> None:
         if after in self._unchecked:
@@ -132,16 +202,19 @@ class LoopedRows:
 class BatchedRows:
     """Rows of any vector environment that takes ``options={"reset_mask": ...}``."""
 
+    can_resume = True
+
     def __init__(self, vector: Any) -> None:
         """Wrap ``vector``."""
         self.num_envs: int = vector.num_envs
         self._vector = vector
         self._dtype = vector.single_observation_space.dtype
+        self.plays_games = self._all("plays_games")
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`Rows`."""
         try:
-            observation, reward, terminated, truncated, _ = self._vector.step(actions)
+            observation, reward, terminated, truncated, beside = self._vector.step(actions)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
         return RowStep(
@@ -149,6 +222,7 @@ class BatchedRows:
             np.array(reward, np.float64),
             np.asarray(terminated, bool).tolist(),
             np.asarray(truncated, bool).tolist(),
+            Games.of(beside) if self.plays_games else None,
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
@@ -166,6 +240,26 @@ class BatchedRows:
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
         return np.array(observation, self._dtype)[list(rows)]
+
+    @property
+    def can_snapshot(self) -> bool:
+        """See :class:`Rows`."""
+        return self._all("can_snapshot")
+
+    def _all(self, name: str) -> bool:
+        """Return whether every environment says so; only gymnasium's own workers are asked."""
+        if type(self._vector) is not AsyncVectorEnv:
+            return False
+        known = self._vector.call("has_wrapper_attr", name)
+        return all(known) and all(self._vector.get_attr(name))
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """See :class:`Rows`."""
+        return list(self._vector.call("snapshot"))
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """See :class:`Rows`."""
+        self._vector.call("restore", list(states))
 
     def _failure(self, error: Exception) -> RowError:
         if isinstance(error, EOFError | OSError) and hasattr(self._vector, "processes"):

@@ -4,12 +4,14 @@ space too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from rl_training.envs.spaces import require_integers
+from rl_training.envs.worlds import world_renewer
 
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:
@@ -27,7 +29,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Seeds the action space together with the environment at every seeded reset.
 
     A reset without a seed takes the environment's next episode seed, so a factory's environment is
-    reproducible alone.
+    reproducible alone. An episode is a function of its seed and its actions in BipedalWalker too.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, seed: int, index: int) -> None:
@@ -35,6 +37,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._seed, self._index, self._episode = seed, index, 0
         self._unchecked = True
+        self._renew_world = world_renewer(env)
         # The wrapped method itself: a step costs no extra call.
         self.step = env.step  # type: ignore[method-assign]
 
@@ -46,8 +49,29 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             seed = episode_seed(self._seed, self._index, self._episode)
             self._episode += 1
         self.env.action_space.seed(seed)
+        if self._renew_world is not None:
+            self._renew_world()
         observation, information = self.env.reset(seed=seed, options=options)
         if self._unchecked:  # here and not by the vector alone: a worker's buffer casts silently
             require_integers(observation, self.env.observation_space)
             self._unchecked = False
         return observation, information
+
+    @property
+    def can_snapshot(self) -> bool:
+        """Whether the wrapped environment gives its whole state: `snapshot` and `restore`."""
+        return hasattr(self.env, "snapshot") and hasattr(self.env, "restore")
+
+    @property
+    def plays_games(self) -> bool:
+        """Whether an episode is only a part of a game, of which each step tells."""
+        return bool(getattr(self.env, "plays_games", False))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the wrapped environment's whole state."""
+        state: dict[str, Any] = self.env.snapshot()  # type: ignore[attr-defined]
+        return state
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Restore the one of ``states``, of all rows, that is this environment's."""
+        self.env.restore(states[self._index])  # type: ignore[attr-defined]

@@ -17,7 +17,10 @@ Source = dict[str, Any]
 DONE_KEYS = ("done", "terminated", "truncated")
 ROOT_KEYS = ("observation", "is_init", *DONE_KEYS)
 NEXT_KEYS = frozenset(
-    ("observation", "reward", *DONE_KEYS, "episode_return", "episode_length", "is_init")
+    (
+        *("observation", "reward", *DONE_KEYS),
+        *("episode_return", "episode_length", "game_over", "is_init"),
+    )
 )
 
 
@@ -136,7 +139,14 @@ class TensorSteps:
             self._floats_shape
         )
         reward, episode_return = torch.from_numpy(floats).unbind(0)
+        games = transition.step.games
+        told = (
+            {}
+            if games is None
+            else {"game_over": torch.from_numpy(games.over.reshape(self._shape))}
+        )
         return {
+            **told,
             "observation": self._observation(raw),
             "reward": reward,
             "terminated": terminated,

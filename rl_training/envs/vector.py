@@ -33,7 +33,9 @@ class VectorEnv(EnvBase):
 
     A step writes into ``next``: ``observation`` (the true successor, terminal at an episode's end),
     ``reward``, ``done``, ``terminated``, ``truncated``, ``episode_return`` (raw rewards, float32)
-    and ``episode_length`` (int64), each ``[N, 1]`` but the observation ``[N, *obs]``. The root has
+    and ``episode_length`` (int64), each ``[N, 1]`` but the observation ``[N, *obs]``. Where
+    episodes are lives of a game, return and length are the game's so far, and ``game_over`` ends
+    it. The root has
     ``observation``, ``is_init`` and the three flags, all False.
 
     Observations keep the environment's dtype, except that every floating-point one becomes float32;
@@ -118,10 +120,12 @@ class VectorEnv(EnvBase):
             action=action_spec(self.single_action_space, count, squash=squash, scale=scale)
         )
         # TorchRL keeps reward keys, and no others, out of the root.
+        game = {"game_over": unbounded(torch.bool)} if self._steps.episodes.rows.plays_games else {}
         self.reward_spec = composite(
             reward=unbounded(torch.float32),
             episode_return=unbounded(torch.float32),
             episode_length=unbounded(torch.int64),
+            **game,
         )
         flags = {
             key: Categorical(2, shape=shape, dtype=torch.bool, device="cpu") for key in DONE_KEYS

@@ -9,7 +9,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.losses.sac import bootstrapped
+from rl_training.losses.sac import Minibatch, bootstrapped, facts_of
+
+
+def dqn_loss(minibatch: Minibatch, gamma: float = 0.99, huber: bool = True) -> dict[str, Tensor]:
+    """Return DQN's loss from numbers already computed.
+
+    Args:
+        minibatch: ``q_values`` ``[B, n]``, ``actions`` ``[B]``, ``next_q_values`` ``[B, n]`` of the
+            target network, ``rewards``, ``terminated`` and, unless it is ``gamma`` for all,
+            ``discounts`` ``[B]``; for double DQN ``next_selecting_q_values`` ``[B, n]`` of the
+            trained network; with prioritised replay ``weights`` ``[B]``.
+        gamma: the discount.
+        huber: Huber's loss instead of the squared error.
+
+    Returns:
+        Scalars ``loss`` and ``value_loss``, the same, and ``td_errors`` ``[B]``.
+    """
+    with torch.no_grad():
+        following = minibatch["next_q_values"], minibatch.get("next_selecting_q_values", None)
+        target = greedy_target(*facts_of(minibatch, gamma), *following)
+    taken = minibatch["actions"].unsqueeze(-1)
+    error = minibatch["q_values"].gather(-1, taken).squeeze(-1) - target
+    loss = td_loss(error, huber=huber, weights=minibatch.get("weights", None))
+    return {"loss": loss, "value_loss": loss, "td_errors": error.detach()}
 
 
 def greedy_target(

@@ -4,8 +4,54 @@ arXiv:1910.07207, for discrete actions).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeAlias
+
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
+
+Minibatch: TypeAlias = Mapping[str, Tensor] | TensorDictBase
+
+
+def sac_loss(
+    minibatch: Minibatch, alpha: Tensor, target_entropy: float, gamma: float = 0.99
+) -> dict[str, Tensor]:
+    """Return SAC's losses for Box actions from numbers already computed.
+
+    Args:
+        minibatch: ``q_values`` ``[critics, B]`` of the actions taken, ``next_q_values`` likewise of
+            the targets at the policy's next actions, ``next_logprobs``, ``rewards``, ``terminated``
+            and, unless it is ``gamma`` for all, ``discounts`` ``[B]``; for the policy
+            ``new_q_values`` ``[critics, B]`` and ``logprobs`` ``[B]`` of its own actions.
+        alpha: the entropy coefficient, a scalar; a gradient reaches it through ``entropy_loss``
+            alone.
+        target_entropy: what alpha is tuned for, in nats.
+        gamma: the discount.
+
+    Returns:
+        Scalars ``loss`` (the sum of the others), ``value_loss``, ``policy_loss`` and
+        ``entropy_loss``.
+    """
+    fixed, log_probability = alpha.detach(), minibatch["logprobs"]
+    with torch.no_grad():
+        following = minibatch["next_q_values"], minibatch["next_logprobs"]
+        target = soft_target(*facts_of(minibatch, gamma), *following, fixed)
+    parts = {
+        "value_loss": critic_loss(minibatch["q_values"], target),
+        "policy_loss": actor_loss(minibatch["new_q_values"], log_probability, fixed),
+        "entropy_loss": temperature_loss(alpha.log(), -log_probability, target_entropy),
+    }
+    return {"loss": torch.stack(list(parts.values())).sum(), **parts}
+
+
+def facts_of(minibatch: Minibatch, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rewards, discounts and whether the step terminated, ``[B]`` each."""
+    reward = minibatch["rewards"]
+    discount = minibatch.get("discounts", None)
+    if discount is None:
+        discount = torch.full_like(reward, gamma)
+    return reward, discount, minibatch["terminated"].bool()
 
 
 def soft_target(

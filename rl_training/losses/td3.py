@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from rl_training.losses.sac import bootstrapped
+from rl_training.losses.sac import Minibatch, bootstrapped, facts_of
+
+
+def td3_loss(minibatch: Minibatch, gamma: float = 0.99) -> dict[str, Tensor]:
+    """Return TD3's losses from numbers already computed.
+
+    Args:
+        minibatch: ``q_values`` ``[critics, B]`` of the actions taken, ``next_q_values`` likewise of
+            the targets at the target policy's smoothed actions, ``rewards``, ``terminated`` and,
+            unless it is ``gamma`` for all, ``discounts`` ``[B]``; for the policy ``new_q_values``
+            ``[critics, B]`` of its own actions, which is left out where its turn has not come.
+        gamma: the discount.
+
+    Returns:
+        Scalars ``loss`` (the sum of the others), ``value_loss`` and ``policy_loss``.
+    """
+    with torch.no_grad():
+        facts = facts_of(minibatch, gamma)
+        target = clipped_double_target(*facts, minibatch["next_q_values"])
+    value = critic_loss(minibatch["q_values"], target)
+    new_q = minibatch.get("new_q_values", None)
+    if new_q is None:
+        return {"loss": value, "value_loss": value}
+    policy = actor_loss(new_q)
+    return {"loss": value + policy, "value_loss": value, "policy_loss": policy}
 
 
 def smoothed_action(action: Tensor, noise: Tensor, deviation: float, limit: float) -> Tensor:

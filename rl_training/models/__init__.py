@@ -2,6 +2,7 @@
 
 from rl_training.models.actor_critic import ActorCritic, MLPActorCritic, MLPPPGModel
 from rl_training.models.build import build_actor_critic
+from rl_training.models.cnn import ImageEncoder, ImpalaCNN, NatureCNN
 from rl_training.models.custom import TensorDictActorCritic
 from rl_training.models.heads import (
     ActionHead,
@@ -20,9 +21,12 @@ __all__ = [
     "ActorCritic",
     "CategoricalHead",
     "GaussianHead",
+    "ImageEncoder",
+    "ImpalaCNN",
     "LSTMActorCritic",
     "MLPActorCritic",
     "MLPPPGModel",
+    "NatureCNN",
     "RecurrentPolicy",
     "StateDependentNoiseHead",
     "TensorDictActorCritic",

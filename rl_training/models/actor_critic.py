@@ -94,6 +94,7 @@ class ActorCritic(nn.Module):
             cls,
             model=ModelConfig(**model),
             observation_shape=observation_space.shape,
+            observation_dtype=observation_space.dtype.name,
             action_space=space_to_dict(action_space),
             architecture=architecture,
             model_options=model_options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from torch import nn
 
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic, Architecture
+from rl_training.models.cnn import ENCODERS, is_image
 from rl_training.models.custom import TensorDictActorCritic
 from rl_training.models.heads import (
     ActionHead,
@@ -36,6 +38,7 @@ def build_actor_critic(
     observation_shape: Sequence[int],
     action_space: Mapping[str, Any],
     architecture: Architecture,
+    observation_dtype: str = "float32",
     networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
     model_options: Mapping[str, Any] | None = None,
     **head_options: Any,
@@ -48,6 +51,7 @@ def build_actor_critic(
         observation_shape: of one observation.
         action_space: as `rl_training.envs.space_to_dict` gives it.
         architecture: how policy and value function share an encoder.
+        observation_dtype: of observations, by name; images are of ``uint8``.
         networks: the user's own policy and value modules, instead of all that.
         model_options: of the class, beside encoder, head and architecture.
         **head_options: of `head_factory`.
@@ -79,12 +83,7 @@ def build_actor_critic(
     if not (isinstance(chosen, type) and issubclass(chosen, cls)):
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
     return chosen(
-        make_encoder=encoder_factory(
-            encoder=model.encoder,
-            observation_shape=observation_shape,
-            hidden_sizes=model.hidden_sizes,
-            activation=model.activation,
-        ),
+        make_encoder=configured_encoder(model, observation_shape, observation_dtype),
         make_head=head_factory(
             num_actions=num_actions, discrete=discrete, action_shape=action_shape, **head_options
         ),
@@ -94,35 +93,65 @@ def build_actor_critic(
     )
 
 
+def configured_encoder(
+    model: ModelConfig, observation_shape: Sequence[int], observation_dtype: str
+) -> Callable[[], nn.Module]:
+    """Return a function that makes the encoder that ``model`` describes; see `encoder_factory`."""
+    return encoder_factory(
+        encoder=model.encoder,
+        observation_shape=observation_shape,
+        hidden_sizes=model.hidden_sizes,
+        activation=model.activation,
+        observation_dtype=observation_dtype,
+        output_size=model.feature_size,
+        precision=model.precision,
+        channels_last=model.channels_last,
+    )
+
+
 def encoder_factory(
     *,
     encoder: str | Callable[..., nn.Module],
     observation_shape: Sequence[int],
     hidden_sizes: Sequence[int],
     activation: str,
+    observation_dtype: str = "float32",
+    **image_options: Any,
 ) -> Callable[[], nn.Module]:
     """Return a function that makes a new encoder at each call.
 
     Args:
-        encoder: ``auto`` or ``mlp``; or a class (``"module:Class"`` or the class itself) called
-            with
+        encoder: ``auto`` (``nature`` for images, else ``mlp``), ``mlp``, ``nature`` or ``impala``;
+            or a class (``"module:Class"`` or the class itself) called with
             ``observation_shape, hidden_sizes, activation`` by keyword, that has an ``output_size``.
         observation_shape: of one observation.
-        hidden_sizes: units of each hidden layer.
-        activation: a name of `rl_training.models.mlp.ACTIVATIONS`.
+        hidden_sizes: units of each hidden layer of an MLP.
+        activation: a name of `rl_training.models.mlp.ACTIVATIONS`, of an MLP.
+        observation_dtype: of observations, by name.
+        **image_options: of `rl_training.models.cnn.ImageEncoder`, and ``output_size``.
 
     Raises:
-        UserError: the class cannot be imported, or the encoder lacks ``output_size``.
+        UserError: the class cannot be imported, the encoder lacks ``output_size``, or observations
+            are no images of uint8 where such an encoder is asked for.
     """
     if encoder == "auto" and len(observation_shape) >= 3:
-        raise UserError(
-            f"observations of shape {tuple(observation_shape)} are images, for which no encoder is "
-            "built in yet: give model.encoder 'module:Class', or 'mlp' to flatten them."
-        )
+        encoder = _encoder_of_images(observation_shape)
+    if isinstance(encoder, str) and encoder in ENCODERS:
+        if observation_dtype != "uint8":
+            raise UserError(
+                f"model.encoder: {encoder} takes images of uint8, and observations of shape "
+                f"{tuple(observation_shape)} are {observation_dtype}: let the environment give "
+                "uint8 (0 to 255), without env.normalize_observation, or set model.encoder to "
+                "'mlp' or 'module:Class'."
+            )
+        shape = tuple(observation_shape)
+        return functools.partial(ENCODERS[encoder], observation_shape=shape, **image_options)
     chosen = import_object(encoder) if isinstance(encoder, str) and ":" in encoder else encoder
     cls = MLP if chosen in ("auto", "mlp") else chosen
     if isinstance(cls, str):
-        raise UserError(f"model.encoder: unknown {cls!r}; allowed: auto, mlp or 'module:Class'.")
+        raise UserError(
+            f"model.encoder: unknown {cls!r}; allowed: auto, mlp, nature, impala or 'module:Class'."
+        )
     # Before anything is called: what a text names may be any function of any module.
     if isinstance(encoder, str) and not isinstance(cls, type):
         raise UserError(f"model.encoder: {encoder} must be a class, a torch.nn.Module.")
@@ -141,6 +170,15 @@ def encoder_factory(
         return module
 
     return make
+
+
+def _encoder_of_images(shape: Sequence[int]) -> str:
+    if is_image(shape):
+        return "nature"
+    raise UserError(
+        f"observations of shape {tuple(shape)} have more dimensions than an image, and no "
+        "encoder for them is built in: give model.encoder 'module:Class', or 'mlp' to flatten them."
+    )
 
 
 def head_factory(

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rl_training.models.linear import linear
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -49,7 +51,7 @@ class MLP(nn.Module):
         if self.input_dimensions != 1:
             hidden = hidden.reshape(*hidden.shape[: hidden.ndim - self.input_dimensions], -1)
         for layer in self._linears:
-            hidden = self.activation(functional.linear(hidden, layer.weight, layer.bias))
+            hidden = self.activation(linear(hidden, layer.weight, layer.bias))
         return hidden
 
     def _dtype(self) -> torch.dtype:

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_PIECE = 2**16
+"""Numbers that eager Adam works on at a time: with what it computes of them, a megabyte."""
+
 
 class FlatParameters:
     """Makes every parameter of ``groups`` a view of ``flat``, in the order given, without copies
@@ -82,21 +85,38 @@ class FlatAdam(torch.optim.Optimizer):
         self.second_moment = torch.zeros_like(self.flat)
         # float64: 1 - 0.999^1 loses four digits in float32.
         self.steps = torch.zeros((), dtype=torch.float64, device=storage.device)
+        self._decay = torch.tensor(betas, dtype=torch.float64, device=storage.device)
+        # Kept, not computed of ``steps``: a compiled graph repeats what is computed for each vector
+        # of parameters, and two powers each take longer than all the rest of Adam.
+        self.beta_powers = torch.ones_like(self._decay)
 
     @property
     def flat(self) -> Tensor:
         """The parameters as one tensor, a view."""
-        return self.storage[self.part]
+        whole = self.part == slice(0, len(self.storage))
+        # The write to a part is, compiled, a write to all of the storage.
+        return self.storage if whole else self.storage[self.part]
 
     def apply(self, gradient: Tensor) -> None:
         """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""
         beta1, beta2 = self.betas
         self.steps.add_(1)
-        self.first_moment.lerp_(gradient, 1 - beta1)
-        self.second_moment.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        step_size = self.learning_rate / (1 - beta1**self.steps)
-        root = (self.second_moment / (1 - beta2**self.steps)).sqrt_().add_(self.epsilon)
-        self.flat.sub_(step_size * self.first_moment / root)
+        self.beta_powers.mul_(self._decay)
+        correction1, correction2 = (1 - self.beta_powers).unbind()
+        step_size = self.learning_rate / correction1
+        tensors = (self.flat, gradient, self.first_moment, self.second_moment)
+        # A compiled graph is one pass anyway; eager, a piece stays in the processor's cache, and
+        # so do the temporary results, whose memory the system would have to give anew each time.
+        whole = torch.compiler.is_compiling() or gradient.numel() <= _PIECE
+        for flat, part, first, second in (
+            [tensors]
+            if whole
+            else zip(*(torch.split(each, _PIECE) for each in tensors), strict=True)
+        ):
+            first.lerp_(part, 1 - beta1)
+            second.mul_(beta2).addcmul_(part, part, value=1 - beta2)
+            root = (second / correction2).sqrt_().add_(self.epsilon)
+            flat.sub_((step_size * first).div_(root))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -116,11 +136,12 @@ class FlatAdam(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return moments, step count and learning rate, all tensors."""
+        """Return moments, step count, powers of the betas and learning rate, all tensors."""
         return {
             "first_moment": self.first_moment,
             "second_moment": self.second_moment,
             "steps": self.steps,
+            "beta_powers": self.beta_powers,
             "learning_rate": self.learning_rate,
         }
 

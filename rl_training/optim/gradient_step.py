@@ -33,6 +33,8 @@ class GradientStep:
             was eager first and compiled later would not repeat itself bit for bit after a resume.
         max_kl: when given, a minibatch whose ``approx_kl`` metric exceeds it changes nothing, and
             ``stopped`` tells so. The check needs the value, so the step becomes two graphs.
+        pieces: compute a minibatch's gradient in so many parts, one after another, which takes less
+            memory. Their weighted sum is the whole one's where the loss is a mean over samples.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class GradientStep:
         max_gradient_norm: float | None,
         compile: bool = False,
         max_kl: float | None = None,
+        pieces: int = 1,
     ) -> None:
+        self._pieces = pieces
         self.optimizer = optimizer
         self.metric_names: tuple[str, ...] = ()
         self.max_kl = max_kl
@@ -79,18 +83,39 @@ class GradientStep:
         return metrics
 
     def _gradient(self, batch: dict[str, Tensor], indices: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, metrics = self._accumulate(batch, indices)
+        with torch.no_grad():
+            norm = torch.linalg.vector_norm(gradient)
+            if self._max_gradient_norm is not None:
+                # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
+                gradient.mul_((self._max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
+            metrics = {**metrics, "gradient_norm": norm}
+            self.metric_names = tuple(metrics)
+            return gradient, torch.stack(list(metrics.values()))
+
+    def _accumulate(
+        self, batch: dict[str, Tensor], indices: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return gradient and metrics of ``batch[indices]``, computed piece by piece."""
+        if self._pieces == 1:
+            return self._piece(batch, indices)
+        gradient = torch.zeros_like(self.optimizer.flat)
+        metrics: dict[str, Tensor] = {}
+        # No sample is left over: of an uneven number, some pieces have one more.
+        for piece in torch.tensor_split(indices, min(self._pieces, len(indices))):
+            share = len(piece) / len(indices)
+            part, measured = self._piece(batch, piece)
+            gradient = gradient + share * part
+            for name, value in measured.items():
+                metrics[name] = metrics.get(name, torch.zeros_like(value)) + share * value
+        return gradient, metrics
+
+    def _piece(self, batch: dict[str, Tensor], indices: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         minibatch = {key: value[indices] if value.ndim else value for key, value in batch.items()}
         loss, metrics = self._loss(minibatch)
         gradients = torch.autograd.grad(loss, self.optimizer.parameters)
         with torch.no_grad():
-            gradient = torch.cat([part.reshape(-1) for part in gradients])
-            norm = torch.linalg.vector_norm(gradient)
-            if self._max_gradient_norm is not None:
-                # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
-                gradient = gradient * (self._max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
-            metrics = {**metrics, "gradient_norm": norm}
-            self.metric_names = tuple(metrics)
-            return gradient, torch.stack(list(metrics.values()))
+            return torch.cat([part.reshape(-1) for part in gradients]), metrics
 
     @torch.no_grad()
     def _apply_gradient(self, gradient: Tensor) -> None:

@@ -27,6 +27,6 @@ def descend(loss: Tensor, optimizer: FlatAdam, *, max_gradient_norm: float | Non
         norm = torch.linalg.vector_norm(gradient)
         if max_gradient_norm is not None:
             # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
-            gradient = gradient * (max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
+            gradient.mul_((max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
         optimizer.apply(gradient)
     return norm

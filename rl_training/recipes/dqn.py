@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.errors import UserError
 from rl_training.losses import dqn as losses
 from rl_training.models.q_networks import QNetwork
-from rl_training.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.off_policy import OffPolicyAlgorithm
+from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
+from rl_training.runtime.checks import require_counter
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -112,6 +113,7 @@ class DQN(OffPolicyAlgorithm):
 
     name: ClassVar[str] = "dqn"
     Config: ClassVar[type[Any]] = DQNConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
     model: QNetwork
     target: QNetwork
 
@@ -120,11 +122,10 @@ class DQN(OffPolicyAlgorithm):
     def make_networks(self) -> None:
         """Build the action-value network and its target."""
         self._require_built_networks(encoder=True)
-        if not self.discrete:
-            raise UserError(f"dqn needs Discrete actions, and {self.action_space} is a Box.")
         self.settings = settings = self.config.algorithm.resolved()
         self.target_updates = 0
         """Done so far."""
+        self._updates_beside = 0
         self.model = QNetwork(
             encoder=self._make_encoder(),
             num_actions=self.num_actions,
@@ -211,7 +212,7 @@ class DQN(OffPolicyAlgorithm):
 
     def _begin_update(self, step: int) -> dict[str, Tensor]:
         """Update the target network as often as is due by now."""
-        due = step // self.settings.target_update_interval - self.target_updates
+        due = self._due_target_updates(step) - self.target_updates
         if due > 0:
             share = 1.0 - (1.0 - self.settings.tau) ** due
             with torch.no_grad():
@@ -224,6 +225,9 @@ class DQN(OffPolicyAlgorithm):
             "train/epsilon": torch.tensor(self.epsilon(self.global_step)),
             "train/target_updates": torch.tensor(float(self.target_updates)),
         }
+
+    def _due_target_updates(self, step: int) -> int:
+        return int(step // self.settings.target_update_interval) + self._updates_beside
 
     def _draw(self, batch: dict[str, Tensor]) -> None:
         if self.model.noise_size:
@@ -294,7 +298,10 @@ class DQN(OffPolicyAlgorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore all of it."""
         super().load_extra_state(state)
-        self.target_updates = int(state["target_updates"])
+        self.target_updates = require_counter("target_updates", state["target_updates"])
+        # Not 0 where another interval was in force.
+        self._updates_beside = 0
+        self._updates_beside = self.target_updates - self._due_target_updates(self.global_step)
 
 
 def _rows(action: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_training.config import TrainConfig, require
+from rl_training.data.frame_stacks import stacked_frames
+from rl_training.data.phase_data import PhaseData, minibatch_of, parts_of, samples_of
 from rl_training.data.rollout_buffer import shuffled_indices
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
@@ -60,6 +62,8 @@ class PPGConfig(ClippedPolicyConfig):
     """Minibatches of whole rows of a rollout, in both phases, as the paper's code has them; else of
     single steps.
     """
+    auxiliary_accumulation: int = 1
+    """Parts in which the gradient of an auxiliary minibatch is computed, to take less memory."""
     auxiliary_learning_rate: float = 5e-4
     """Adam's step size in the auxiliary phase, whose optimiser is its own."""
     clone_coefficient: float = 1.0
@@ -70,7 +74,8 @@ class PPGConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        for key in ("policy_iterations", "policy_epochs", "value_epochs", "auxiliary_minibatches"):
+        at_least_one = ("policy_iterations", "policy_epochs", "value_epochs")
+        for key in (*at_least_one, "auxiliary_minibatches", "auxiliary_accumulation"):
             self._require(getattr(self, key) >= 1, key, "be at least 1")
         for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
             self._require(getattr(self, key) >= 0, key, "not be negative")
@@ -125,8 +130,15 @@ class PPG(PPO):
         )
         self.optimizers["auxiliary"] = self._make_adam("policy", "value", "auxiliary")
         self.optimizers["auxiliary"].learning_rate.fill_(config.auxiliary_learning_rate)
-        self._auxiliary_step = self._make_step(self._auxiliary_loss, self.optimizers["auxiliary"])
-        self._phase: list[dict[str, Tensor]] = []
+        self._auxiliary_step = self._make_step(
+            self._auxiliary_loss,
+            self.optimizers["auxiliary"],
+            pieces=config.auxiliary_accumulation,
+        )
+        self._phase = self._make_phase_data()
+
+    def _make_phase_data(self) -> PhaseData:
+        return PhaseData(stacked_frames(self.config, named=self._source is None))
 
     def _build_model(self) -> MLPPPGModel:
         return cast(
@@ -169,7 +181,8 @@ class PPG(PPO):
         """Return the size of the auxiliary phase's data."""
         samples = self.config.algorithm.policy_iterations * self.frames_per_batch
         specs = self.environment.observation_spec["observation"]
-        per_sample = specs.dtype.itemsize * specs.shape[1:].numel() + torch.float32.itemsize
+        values = specs.shape[1:].numel() // self._phase.frame_stack
+        per_sample = specs.dtype.itemsize * values + torch.float32.itemsize
         return [
             f"auxiliary phase: {samples:,} samples every {samples:,} steps, "
             f"{samples * per_sample / 1e6:.2f} MB"
@@ -181,14 +194,10 @@ class PPG(PPO):
         metrics = super()._update(batch)
         metrics["time/policy_phase"] = torch.tensor(time.perf_counter() - start)
         if config.auxiliary_epochs > 0:
-            self._phase.append(self._phase_part(batch))
+            self._phase.add(batch)
             if len(self._phase) == config.policy_iterations:
                 metrics.update(self.auxiliary_update())
         return metrics
-
-    def _phase_part(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Return copies of what the auxiliary phase needs of an iteration, ``[M, ...]``."""
-        return {key: batch[key].flatten(0, 1).clone() for key in ("observation", "value_target")}
 
     def _minibatches(
         self, samples: Mapping[str, Tensor], epochs: int
@@ -227,9 +236,7 @@ class PPG(PPO):
             raise UserError("there is no data for an auxiliary phase yet: update() gathers it.")
         config = self.config.algorithm
         start = time.perf_counter()
-        data = {key: torch.cat([part[key] for part in self._phase]) for key in self._phase[0]}
-        data = {key: value.to(self.device) for key, value in data.items()}
-        data["value_target"] = data["value_target"].squeeze(-1)
+        data = {key: value.to(self.device) for key, value in self._phase.joined().items()}
         # Where the samples are sequences themselves, each is one.
         unit = config.num_steps if config.whole_sequences else 1
         count = data["value_target"].shape[0] // unit
@@ -240,10 +247,15 @@ class PPG(PPO):
             cuts = permutation.to(self.device).tensor_split(pieces)
             minibatches = [_steps_of(rows, unit) for rows in cuts]
             if epoch == 0:
-                data.update(self._old_policy(data, minibatches))
-            taken += [self._auxiliary_step(data, indices) for indices in minibatches]
-        self._phase = []
+                data.update(self._old_policy(data, self._parts(minibatches)))
+            taken += [self._auxiliary_step(*minibatch_of(data, each)) for each in minibatches]
+        self._phase.parts = []
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
+
+    def _parts(self, minibatches: Sequence[Tensor]) -> list[Tensor]:
+        """Return the minibatches as the gradient steps compute them."""
+        parts = self.config.algorithm.auxiliary_accumulation
+        return [part for each in minibatches for part in each.tensor_split(min(parts, len(each)))]
 
     @torch.no_grad()
     def _old_policy(
@@ -255,10 +267,7 @@ class PPG(PPO):
         batch may differ in the last bit, and the first divergence would not be exactly zero.
         """
         names = self.auxiliary_loss.old_parameter_keys
-        parts = [
-            self.auxiliary_loss.distribution({key: each[indices] for key, each in data.items()})
-            for indices in minibatches
-        ]
+        parts = [self.auxiliary_loss.distribution(samples_of(data, each)) for each in minibatches]
         order = torch.cat(list(minibatches))
         old = {}
         for name, pieces in zip(names, zip(*parts, strict=True), strict=True):
@@ -278,12 +287,12 @@ class PPG(PPO):
 
     def extra_state(self) -> dict[str, Any]:
         """Return the data gathered for the next auxiliary phase, beside PPO's."""
-        return {**super().extra_state(), "phase": [dict(part) for part in self._phase]}
+        return {**super().extra_state(), "phase": parts_of(self._phase.parts)}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore ``extra_state()``."""
         super().load_extra_state(state)
-        self._phase = [dict(part) for part in state["phase"]]
+        self._phase.parts = parts_of(state["phase"])
 
 
 def _steps_of(rows: Tensor, length: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, require
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
-from rl_training.envs import space_to_dict
+from rl_training.envs import observed_dtype, space_to_dict
 from rl_training.errors import UserError
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
 from rl_training.losses.returns import explained_variance
@@ -179,6 +179,7 @@ class PPO(Algorithm):
             cls,
             model=self.config.model,
             observation_shape=self.observation_space.shape,
+            observation_dtype=observed_dtype(self.observation_space, self.normalizer),
             action_space=action_space,
             architecture=architecture,
             networks=self.networks,
@@ -201,7 +202,12 @@ class PPO(Algorithm):
         return None if target is None else 1.5 * target
 
     def _make_step(
-        self, loss: LossFunction, optimizer: FlatAdam, *, max_kl: float | None = None
+        self,
+        loss: LossFunction,
+        optimizer: FlatAdam,
+        *,
+        max_kl: float | None = None,
+        pieces: int = 1,
     ) -> GradientStep:
         return GradientStep(
             loss,
@@ -209,6 +215,7 @@ class PPO(Algorithm):
             max_gradient_norm=self.config.algorithm.max_gradient_norm,
             compile=self.config.compile,
             max_kl=max_kl,
+            pieces=pieces,
         )
 
     def _make_adam(self, *groups: str) -> FlatAdam:

@@ -24,8 +24,10 @@ from rl_training.models.actors import (
     StateDependentNoiseActor,
 )
 from rl_training.models.q_networks import ContinuousQ, DiscreteQ
-from rl_training.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.off_policy import OffPolicyAlgorithm
+from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
+from rl_training.runtime.checks import require_counter, require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -50,7 +52,7 @@ class SACConfig(OffPolicyConfig):
     log_std_init: float = -3.0
     """First log standard deviation of gSDE's matrices."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the critics' arithmetic; weights, losses and the policy stay float32."""
+    """Of the products between the critics' hidden layers; all else stays float32."""
 
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
@@ -90,7 +92,6 @@ class SAC(OffPolicyAlgorithm):
         self._require_built_networks(encoder=False)
         if self.discrete and config.gsde:
             raise UserError("algorithm.gsde needs continuous actions (a Box).")
-        self._bfloat16 = config.precision == "bfloat16"
         self._tuned = config.entropy_coefficient is None
         self.target_entropy = self._target_entropy()
         alpha = config.initial_entropy_coefficient if self._tuned else config.entropy_coefficient
@@ -100,10 +101,17 @@ class SAC(OffPolicyAlgorithm):
         self._matrix_age = 0
 
     def _target_entropy(self) -> float:
-        asked = self.config.algorithm.target_entropy
-        if asked is not None:
-            return float(asked)
-        return 0.98 * math.log(self.num_actions) if self.discrete else -float(self.num_actions)
+        asked, count = self.config.algorithm.target_entropy, self.num_actions
+        largest = math.log(count) if self.discrete else count * math.log(2.0)
+        if asked is None:
+            return 0.98 * largest if self.discrete else -float(count)
+        if asked > largest or (self.discrete and asked < 0):
+            least = "0" if self.discrete else "minus infinity"
+            raise UserError(
+                f"algorithm.target_entropy must lie between {least} and {largest:.4g}, the largest "
+                f"entropy of {self.action_space}, not {asked}."
+            )
+        return float(asked)
 
     def _make_actor(self) -> nn.Module:
         config, encoder = self.config.algorithm, self._make_encoder()
@@ -121,6 +129,7 @@ class SAC(OffPolicyAlgorithm):
             "hidden_sizes": model.hidden_sizes,
             "activation": model.activation,
             "orthogonal_init": model.orthogonal_init,
+            "bfloat16": self.config.algorithm.precision == "bfloat16",
         }
         if self.discrete:
             return DiscreteQ(input_size=math.prod(shape), outputs=self.num_actions, **shared)
@@ -129,16 +138,14 @@ class SAC(OffPolicyAlgorithm):
     def make_optimizers(self) -> None:
         """Build one Adam each for policy, critics and, when it is tuned, alpha."""
         model = self.model
-        self.parameters = FlatParameters(
-            {
-                "actor": model.actor.parameters(),
-                "critic": model.critic.parameters(),
-                "temperature": [model.log_alpha],
-            }
-        )
+        groups = {"actor": model.actor.parameters(), "critic": model.critic.parameters()}
+        if self._tuned:
+            groups["temperature"] = iter([model.log_alpha])
+        # A tensor for each: compiled, a step on a part of one would write the whole.
+        self.parameters = {name: FlatParameters({name: own}) for name, own in groups.items()}
         self.target_parameters = FlatParameters({"critic": self.target.parameters()})
-        for name in ("actor", "critic", *(["temperature"] if self._tuned else [])):
-            self.optimizers[name] = self._make_adam(self.parameters, name)
+        for name, parameters in self.parameters.items():
+            self.optimizers[name] = self._make_adam(parameters, name)
 
     # ---- acting
 
@@ -210,7 +217,7 @@ class SAC(OffPolicyAlgorithm):
             metrics["loss/temperature"] = loss.detach()
             self._descend(loss, "temperature")
         with torch.no_grad():
-            trained = self.parameters.flat[self.optimizers["critic"].part]
+            trained = self.parameters["critic"].flat
             self.target_parameters.flat.lerp_(trained, self.config.algorithm.tau)
         return metrics
 
@@ -224,17 +231,17 @@ class SAC(OffPolicyAlgorithm):
         following, actor = batch["next_observation"], self.model.actor
         with torch.no_grad():
             if self.discrete:
-                next_q = self._evaluate(self.target, following)
+                next_q = self.target(following)
                 target = losses.discrete_soft_target(*facts, next_q, actor(following), alpha)
             else:
                 action, log_probability = actor.sample(following, batch["next_noise"])
-                next_q = self._evaluate(self.target, following, action)
+                next_q = self.target(following, action)
                 target = losses.soft_target(*facts, next_q, log_probability, alpha)
         if self.discrete:
-            q = self._evaluate(self.model.critic, batch["observation"])
+            q = self.model.critic(batch["observation"])
             q = q.gather(-1, batch["action"].expand(q.shape[0], -1).unsqueeze(-1)).squeeze(-1)
         else:
-            q = self._evaluate(self.model.critic, batch["observation"], batch["action"])
+            q = self.model.critic(batch["observation"], batch["action"])
         return losses.critic_loss(q, target), q
 
     def _actor_loss(self, batch: dict[str, Tensor], alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,19 +250,13 @@ class SAC(OffPolicyAlgorithm):
         if self.discrete:
             logits = actor(observation)
             with torch.no_grad():
-                q = self._evaluate(self.model.critic, observation)
+                q = self.model.critic(observation)
             log_probability = logits.detach().log_softmax(-1)
             entropy = -(log_probability.exp() * log_probability).sum(-1)
             return losses.discrete_actor_loss(q, logits, alpha), entropy
         action, log_probability = actor.sample(observation, batch["noise"])
-        q = self._evaluate(self.model.critic, observation, action)
+        q = self.model.critic(observation, action, frozen=True)
         return losses.actor_loss(q, log_probability, alpha), -log_probability.detach()
-
-    def _evaluate(self, critic: nn.Module, *inputs: Tensor) -> Tensor:
-        if not self._bfloat16:
-            return critic(*inputs)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return critic(*inputs).float()
 
     # ---- state
 
@@ -266,7 +267,11 @@ class SAC(OffPolicyAlgorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore all of it."""
         super().load_extra_state(state)
-        self._matrix, self._matrix_age = state["matrix"], int(state["matrix_age"])
+        if state["matrix"] is not None:
+            shape = self.model.actor.rollout_noise_shape(self.config.num_envs)
+            require_noise("matrix", state["matrix"], shape)
+        self._matrix = state["matrix"]
+        self._matrix_age = require_counter("matrix_age", state["matrix_age"])
 
 
 def train_sac(config: Any, **overrides: Any) -> TrainResult:

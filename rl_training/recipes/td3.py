@@ -17,13 +17,14 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_training.config import TrainConfig
-from rl_training.errors import UserError
 from rl_training.losses import td3 as losses
 from rl_training.models.action_noise import NOISES
 from rl_training.models.actors import DeterministicActor
 from rl_training.models.q_networks import ContinuousQ
-from rl_training.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.off_policy import OffPolicyAlgorithm
+from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, compile_isolated, descend
+from rl_training.runtime.checks import require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -50,7 +51,7 @@ class TD3Config(OffPolicyConfig):
     exploration_deviation: float = 0.1
     """Its standard deviation, for actions in [-1, 1] (sigma)."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the critics' arithmetic; weights, losses and the policy stay float32."""
+    """Of the products between the critics' hidden layers; all else stays float32."""
 
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
@@ -74,6 +75,7 @@ class TD3(OffPolicyAlgorithm):
 
     name: ClassVar[str] = "td3"
     Config: ClassVar[type[Any]] = TD3Config
+    action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
     model: TD3Model
     target: TD3Model
 
@@ -83,9 +85,6 @@ class TD3(OffPolicyAlgorithm):
         """Build policy, critics, and a copy of both."""
         config, model = self.config.algorithm, self.config.model
         self._require_built_networks(encoder=False)
-        if self.discrete:
-            raise UserError(f"td3 needs a Box of actions, and {self.action_space} is Discrete.")
-        self._bfloat16 = config.precision == "bfloat16"
         self.noise = NOISES[config.exploration_noise](deviation=config.exploration_deviation)
         critic = ContinuousQ(
             observation_shape=self.observation_space.shape,
@@ -94,6 +93,7 @@ class TD3(OffPolicyAlgorithm):
             count=2 if config.twin_critics else 1,
             activation=model.activation,
             orthogonal_init=model.orthogonal_init,
+            bfloat16=config.precision == "bfloat16",
         )
         actor = DeterministicActor(encoder=self._make_encoder(), num_actions=self.num_actions)
         self.model = TD3Model(actor, critic)
@@ -103,8 +103,8 @@ class TD3(OffPolicyAlgorithm):
         """Build one Adam each for policy and critics."""
         self.parameters = _flat(self.model)
         self.target_parameters = _flat(self.target)
-        for name in ("actor", "critic"):
-            self.optimizers[name] = self._make_adam(self.parameters, name)
+        for name, parameters in self.parameters.items():
+            self.optimizers[name] = self._make_adam(parameters, name)
         self._learn_all = self._full_step
         if self.config.compile:
             self._learn_all = compile_isolated(self._full_step)
@@ -153,11 +153,11 @@ class TD3(OffPolicyAlgorithm):
                 config.target_policy_noise,
                 config.target_noise_clip,
             )
-            next_q = self._evaluate(self.target.critic, following, action)
+            next_q = self.target.critic(following, action)
             target = losses.clipped_double_target(
                 batch["reward"], batch["discount"], batch["terminated"], next_q
             )
-        q = self._evaluate(self.model.critic, batch["observation"], batch["action"])
+        q = self.model.critic(batch["observation"], batch["action"])
         loss = losses.critic_loss(q, target)
         return {
             "loss/critic": loss.detach(),
@@ -171,24 +171,20 @@ class TD3(OffPolicyAlgorithm):
         """
         metrics = self._gradient_step(batch)
         observation = batch["observation"]
-        q = self._evaluate(self.model.critic, observation, self.model.actor(observation))
+        action = self.model.actor(observation)
+        q = self.model.critic(observation, action, frozen=True)
         loss = losses.actor_loss(q)
         metrics["loss/actor"] = loss.detach()
         metrics["train/actor_gradient_norm"] = self._descend(loss, "actor")
         with torch.no_grad():
             tau = self.config.algorithm.tau
-            self.target_parameters.flat.lerp_(self.parameters.flat, tau)
+            for name, target in self.target_parameters.items():
+                target.flat.lerp_(self.parameters[name].flat, tau)
         return metrics
 
     def _descend(self, loss: Tensor, name: str) -> Tensor:
         limit = self.config.algorithm.max_gradient_norm
         return descend(loss, self.optimizers[name], max_gradient_norm=limit)
-
-    def _evaluate(self, critic: nn.Module, *inputs: Tensor) -> Tensor:
-        if not self._bfloat16:
-            return critic(*inputs)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return critic(*inputs).float()
 
     # ---- state
 
@@ -199,11 +195,15 @@ class TD3(OffPolicyAlgorithm):
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore all of it."""
         super().load_extra_state(state)
+        shape = (self.config.num_envs, self.num_actions)
+        require_noise("noise", state["noise"].get("value"), shape)
         self.noise.load_state_dict(state["noise"])
 
 
-def _flat(model: TD3Model) -> FlatParameters:
-    return FlatParameters({"actor": model.actor.parameters(), "critic": model.critic.parameters()})
+def _flat(model: TD3Model) -> dict[str, FlatParameters]:
+    """Return a tensor for each: compiled, a step on a part of one would write the whole."""
+    groups = {"actor": model.actor.parameters(), "critic": model.critic.parameters()}
+    return {name: FlatParameters({name: own}) for name, own in groups.items()}
 
 
 def train_td3(config: Any, **overrides: Any) -> TrainResult:

@@ -185,6 +185,8 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
         )
     checkpoints = _checkpoints_of(path)
     if checkpoints is None:
+        if (path / "metadata.json").is_file() and not (path / MANIFEST).exists():
+            raise CheckpointError(f"the run {path} has written no checkpoint yet.")
         return path
     if best:
         return _best(checkpoints)

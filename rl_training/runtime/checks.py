@@ -66,6 +66,16 @@ def require_outline(given: Mapping[str, Any], like: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} has shape {shape}, not {tuple(target.shape)}")
 
 
+def require_noise(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Raise ``ValueError`` unless ``value`` is None, or finite numbers of that shape."""
+    if value is None:
+        return
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        raise ValueError(f"{name} is no tensor of numbers")
+    if value.shape != shape or not bool(torch.isfinite(value).all()):
+        raise ValueError(f"{name} has shape {tuple(value.shape)}, or is not finite")
+
+
 def warn_of_nan(modules: Mapping[str, nn.Module]) -> None:
     """Log a warning that names the first parameter with a NaN or an infinity."""
     for module in modules.values():

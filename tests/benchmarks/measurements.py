@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.benchmarks.process import MeasurementError, Result, measure
 
-TRAINING_SIDES = ("peer", "eager", "compiled")
+TRAINING_SIDES = ("peer", "eager", "compiled", "bfloat16")
+BFLOAT16_WORKLOADS = ("sac_pendulum", "td3_pendulum", "ppo_breakout", "dqn_breakout")
 COLLECT_WORKLOAD = "ppo_cartpole"  # the bare loop is written for it
 COLLECT_SIDES = ("bare vector", "bare list", "collect")
 
@@ -48,7 +49,11 @@ class Results:
 
     def numbers(self, workload: str, side: str, threads: int, name: str) -> list[float]:
         """Return one number of each repetition; empty when nothing was measured."""
-        return [result[name] for result in self.values.get((workload, side, threads), [])]
+        return [
+            result[name]
+            for result in self.values.get((workload, side, threads), [])
+            if name in result
+        ]
 
     def median(self, workload: str, side: str, threads: int, name: str) -> float:
         """Return the median over the repetitions, or NaN."""
@@ -56,11 +61,11 @@ class Results:
 
 
 def plan(
-    workloads: Sequence[str], sides: Sequence[str], threads: Sequence[int], steps: int
+    workloads: Sequence[str], sides: Iterable[str], threads: Sequence[int], steps: int
 ) -> list[Measurement]:
     """Return one repetition's measurements, ordered so that compared sides follow each other."""
     limit = ("--steps", str(steps)) if steps else ()
-    chosen = []
+    chosen, sides = [], set(sides)
     for workload in workloads:
         arguments = ("--workload", workload, *limit)
         for count in threads:
@@ -71,7 +76,10 @@ def plan(
                     workload, "compiled", count, "ours", (*arguments, "--compile")
                 ),
             }
-            chosen += [training[side] for side in TRAINING_SIDES if side in sides]
+            if workload in BFLOAT16_WORKLOADS:
+                options = (*arguments, "--compile", "--bfloat16")
+                training["bfloat16"] = Measurement(workload, "bfloat16", count, "ours", options)
+            chosen += [training[side] for side in TRAINING_SIDES if side in sides & training.keys()]
     if "collect" in sides:
         chosen += [each for count in threads for each in _collection(count, limit)]
     return chosen

@@ -1,13 +1,13 @@
-"""Steps per second of this library's PPO on a workload, in the steady state, split by part.
+"""Steps per second of this library on a workload, in the steady state, split by part.
 
 python -m tests.benchmarks.ours --workload ppo_cartpole --threads 1 --compile
 python -m tests.benchmarks.ours --workload ppo_cartpole --threads 1 --collect-only
+python -m tests.benchmarks.ours --workload sac_pendulum --threads 1 --compile --bfloat16
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,54 +15,43 @@ from typing import Any
 from tests.benchmarks.process import Result, run_child
 from tests.benchmarks.workloads import WORKLOADS, Workload
 
-WARM_UP_ITERATIONS = 2  # compilation happens in the first
 BATCH_KEYS = (
     "observation",
     "action",
-    "action_log_prob",
     "is_init",
     *(("next", key) for key in ("observation", "reward", "terminated", "truncated", "done")),
     *(("next", key) for key in ("episode_return", "episode_length")),
 )
 
 
-def make_algorithm(workload: Workload, *, compiled: bool, threads: int) -> Any:
-    """Build this library's PPO with the workload's settings and its default 64-64 tanh networks, or
-    recurrent PPO.
-    """
-    from rl_training import PPO, RecurrentPPO
+def make_algorithm(workload: Workload, arguments: argparse.Namespace) -> Any:
+    """Build this library's algorithm with the workload's settings."""
+    import rl_training
 
     schedule = "linear" if workload.linear_schedules else "constant"
-    memory: dict[str, Any] = {
-        "memory_size": workload.memory_size,
-        "hidden_sizes": [],
-        "output_sizes": [64],
-    }
-    recurrent = workload.memory_size is not None
-    return (RecurrentPPO if recurrent else PPO)(
+    options = {"learning_rate_schedule": schedule, **workload.settings}
+    if workload.on_policy:
+        options |= {
+            "clip_schedule": schedule,
+            "normalize_advantage": "minibatch",
+            "normalize_observation": workload.normalize,
+            "normalize_reward": workload.normalize,
+        }
+    if workload.atari:
+        options["atari"] = {"enabled": True}
+        if workload.on_policy:
+            options["shared_trunk"] = True  # as the peer's network for images
+    if arguments.bfloat16:
+        options["precision"] = "bfloat16"
+    return getattr(rl_training, workload.algorithm)(
         workload.env_id,
         seed=1,
         device="cpu",
-        compile=compiled,
-        torch_threads=threads,
-        total_timesteps=workload.steps + (1 + WARM_UP_ITERATIONS) * workload.steps_per_iteration,
+        compile=arguments.compile,
+        torch_threads=arguments.threads,
+        total_timesteps=workload.steps + workload.warm_up_steps,
         num_envs=workload.num_envs,
-        normalize_observation=workload.normalize,
-        normalize_reward=workload.normalize,
-        num_steps=workload.num_steps,
-        minibatch_size=workload.minibatch_size,
-        num_epochs=workload.num_epochs,
-        learning_rate=workload.learning_rate,
-        learning_rate_schedule=schedule,
-        clip_epsilon=workload.clip_epsilon,
-        clip_schedule=schedule,
-        discount=workload.discount,
-        gae_lambda=workload.gae_lambda,
-        entropy_coefficient=workload.entropy_coefficient,
-        value_coefficient=workload.value_coefficient,
-        max_gradient_norm=workload.max_gradient_norm,
-        normalize_advantage="minibatch",
-        **(memory if recurrent else {}),
+        **options,
     )
 
 
@@ -102,8 +91,10 @@ def collect(algorithm: Any, workload: Workload, steps: int) -> tuple[int, float,
     from rl_training.runtime.garbage import frozen_garbage
 
     batches = iter(algorithm.collector())
-    for _ in range(1 + WARM_UP_ITERATIONS):
-        require_complete(next(batches))
+    require_complete(next(batches))
+    done = 0
+    while done < workload.warm_up_steps:
+        done += next(batches).numel()
     done = 0
     with frozen_garbage():
         wall, cpu = time.perf_counter(), time.process_time()
@@ -115,7 +106,7 @@ def collect(algorithm: Any, workload: Workload, steps: int) -> tuple[int, float,
 def train(
     algorithm: Any, workload: Workload, steps: int, watch: Stopwatch
 ) -> tuple[int, float, float]:
-    """Call ``learn``; return steps, wall and CPU seconds after the warm-up iterations."""
+    """Call ``learn``; return steps, wall and CPU seconds after the warm-up."""
     from rl_training import Callback
 
     class Clock(Callback):
@@ -125,14 +116,13 @@ def train(
         first_step = 0
 
         def on_iteration(self, context: Any, metrics: Any) -> None:
-            if context.algorithm.updates == WARM_UP_ITERATIONS:
+            if not self.first_step and context.global_step >= workload.warm_up_steps:
                 watch.seconds.clear()
                 self.first_step = context.global_step
                 self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     clock = Clock()
-    require_complete(next(iter(algorithm.collector())))
-    algorithm.learn(steps + WARM_UP_ITERATIONS * workload.steps_per_iteration, callbacks=[clock])
+    algorithm.learn(steps + workload.warm_up_steps, callbacks=[clock])
     return (
         algorithm.global_step - clock.first_step,
         time.perf_counter() - clock.wall,
@@ -143,12 +133,18 @@ def train(
 def run(arguments: argparse.Namespace) -> Result:
     """Warm up, then time the workload's steps; parts are in seconds over the timed steps."""
     workload = WORKLOADS[arguments.workload]
-    algorithm = make_algorithm(workload, compiled=arguments.compile, threads=arguments.threads)
+    algorithm = make_algorithm(workload, arguments)
     watch = Stopwatch()
-    for method in ("update", "advantages", "_optimize"):
-        watch.watch(algorithm, method)
-    iterations = math.ceil((arguments.steps or workload.steps) / workload.steps_per_iteration)
-    asked = iterations * workload.steps_per_iteration
+    watch.watch(algorithm, "update")
+    if workload.atari:  # elsewhere the watching would cost more than the work
+        watch.watch(algorithm.environment._steps.episodes.rows, "step")
+        watch.watch(algorithm.rollout_policy, "forward")
+    if workload.on_policy:
+        watch.watch(algorithm, "advantages")
+    else:
+        for method in ("extend", "sample", "update_priorities"):
+            watch.watch(algorithm.replay, method)
+    asked = arguments.steps or workload.steps
     if arguments.collect_only:
         steps, wall, cpu = collect(algorithm, workload, asked)
     else:
@@ -162,9 +158,66 @@ def run(arguments: argparse.Namespace) -> Result:
         "wall_seconds": wall,
         "collect_seconds": wall - parts.get("update", 0.0),
         "advantages_seconds": parts.get("advantages", 0.0),
-        "minibatches_seconds": parts.get("_optimize", 0.0),
+        "replay_seconds": sum(parts.get(name, 0.0) for name in ("extend", "sample")),
         "update_seconds": parts.get("update", 0.0),
+        "emulation_seconds": parts.get("step", 0.0),
+        "inference_seconds": parts.get("forward", 0.0),
+        **(
+            {}
+            if "hidden_sizes" not in workload.settings
+            else gradient_step_facts(algorithm, workload, steps, parts)
+        ),
     }
+
+
+def gradient_step_facts(
+    algorithm: Any, workload: Workload, steps: int, parts: dict[str, float]
+) -> Result:
+    """Return what one gradient step takes, and what its matrix products alone would take."""
+    ratio = workload.settings.get("gradient_steps_per_step", 1.0)
+    operations = matrix_operations(algorithm)
+    return {
+        "gradient_step_seconds": parts.get("update", 0.0) / (steps * ratio),
+        "matrix_operations": operations,
+        "matrix_seconds": operations / operations_per_second(workload.settings["hidden_sizes"][0]),
+    }
+
+
+def matrix_operations(algorithm: Any) -> float:
+    """Count floating-point operations of the matrix products of one gradient step, the policy's
+    share included where it is delayed.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def product(inputs: Any, weight: Any, *_: Any, **__: Any) -> int:
+        return 2 * inputs[0] * inputs[1] * weight[0]
+
+    config = algorithm.config.algorithm
+    delay = getattr(config, "policy_delay", 1)
+    steps = [algorithm._gradient_step] * (delay - 1)
+    steps.append(getattr(algorithm, "_full_step", algorithm._gradient_step))
+    batch = algorithm.replay.sample(config.minibatch_size, algorithm.generators["replay"])
+    batch.pop("indices")
+    algorithm._draw(batch)
+    own = {torch.ops.rl_training.linear: product}
+    with FlopCounterMode(display=False, custom_mapping=own) as counter:
+        for step in steps:
+            step(batch)
+    return float(counter.get_total_flops()) / delay
+
+
+def operations_per_second(size: int, seconds: float = 0.3) -> float:
+    """Measure the products of float32 matrices of a layer's size, batch 256."""
+    import torch
+
+    left, right = torch.randn(256, size), torch.randn(size, size)
+    out = left @ right
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        torch.mm(left, right, out=out)
+        count += 1
+    return count * 2.0 * 256 * size * size / (time.perf_counter() - start)
 
 
 def main() -> None:
@@ -173,6 +226,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
     parser.add_argument("--steps", type=int, default=0, help="0: the workload's own")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true", help="critics in bfloat16")
     parser.add_argument("--collect-only", action="store_true")
     run_child(run, parser)
 

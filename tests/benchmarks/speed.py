@@ -21,7 +21,14 @@ from rich.progress import track
 
 from tests.benchmarks.measurements import TRAINING_SIDES, Results, plan
 from tests.benchmarks.process import MeasurementError, measure
-from tests.benchmarks.tables import collection_table, memory_table, speed_table, split_table
+from tests.benchmarks.tables import (
+    OUR_SIDES,
+    arithmetic_table,
+    collection_table,
+    memory_table,
+    speed_table,
+    split_table,
+)
 from tests.benchmarks.workloads import WORKLOADS
 
 SIDES = (*TRAINING_SIDES, "collect")
@@ -50,8 +57,9 @@ def print_speed(console: Console, arguments: argparse.Namespace) -> Results:
         results.take(measurement)
     if set(arguments.only) & set(TRAINING_SIDES):
         console.print(speed_table(results, arguments.workloads, arguments.threads))
-    if set(arguments.only) & {"eager", "compiled"}:
+    if set(arguments.only) & set(OUR_SIDES):
         console.print(split_table(results, arguments.workloads, arguments.threads))
+        console.print(arithmetic_table(results, arguments.workloads, arguments.threads))
     if "collect" in arguments.only:
         console.print(collection_table(results, arguments.threads))
     return results

@@ -12,7 +12,8 @@ from tests.benchmarks.process import Result
 
 SPEED = "steps_per_second"
 MICROSECONDS = "microseconds_per_vector_step"
-PARTS = ("collect", "advantages", "minibatches", "update")
+OUR_SIDES = ("eager", "compiled", "bfloat16")
+PARTS = ("collect", "emulation", "inference", "advantages", "replay", "update")
 
 
 def make_table(title: str, *columns: str) -> Table:
@@ -40,9 +41,9 @@ def speed_table(results: Results, workloads: Sequence[str], threads: Sequence[in
     """Steps per second of each side; the last row per workload takes each side's best threads."""
     table = make_table(
         "Training, environment steps per second: median (lowest-highest)",
-        *("workload", "threads", "SB3", "eager", "compiled", "eager/SB3", "compiled/SB3"),
+        *("workload", "threads", "SB3", *OUR_SIDES, *(f"{side}/SB3" for side in OUR_SIDES)),
     )
-    sides = ("peer", "eager", "compiled")
+    sides = ("peer", *OUR_SIDES)
     for workload in workloads:
         best = dict.fromkeys(sides, float("nan"))
         for count in threads:
@@ -59,7 +60,7 @@ def speed_table(results: Results, workloads: Sequence[str], threads: Sequence[in
 
 
 def _ratios(speeds: dict[str, float]) -> list[str]:
-    return [ratio(speeds[side], speeds["peer"]) for side in ("eager", "compiled")]
+    return [ratio(speeds[side], speeds["peer"]) for side in OUR_SIDES]
 
 
 def _larger(first: float, second: float) -> float:
@@ -69,11 +70,12 @@ def _larger(first: float, second: float) -> float:
 def split_table(results: Results, workloads: Sequence[str], threads: Sequence[int]) -> Table:
     """Where this library's time goes, in microseconds per environment step."""
     table = make_table(
-        "This library, microseconds per environment step (update holds advantages and minibatches)",
+        "This library, microseconds per environment step (collect holds emulation and inference, "
+        "which are told apart for images alone; update holds advantages and replay)",
         *("workload", "threads", "side", *PARTS),
     )
     for workload in workloads:
-        for side in ("eager", "compiled"):
+        for side in OUR_SIDES:
             for count in threads:
                 steps = results.median(workload, side, count, "steps")
                 if math.isnan(steps):
@@ -83,6 +85,26 @@ def split_table(results: Results, workloads: Sequence[str], threads: Sequence[in
                 ]
                 cells = [f"{1e6 * each / steps:,.1f}" for each in seconds]
                 table.add_row(workload, str(count), side, *cells)
+    return table
+
+
+def arithmetic_table(results: Results, workloads: Sequence[str], threads: Sequence[int]) -> Table:
+    """How close a gradient step comes to its matrix products alone, at this machine's rate."""
+    table = make_table(
+        "One gradient step, replay included, and its float32 matrix products alone",
+        *("workload", "threads", "side", "GFLOP", "ms", "ms of products", "ratio"),
+    )
+    for workload in workloads:
+        for side in OUR_SIDES:
+            for count in threads:
+                if not results.numbers(workload, side, count, "gradient_step_seconds"):
+                    continue
+                step, operations, alone = (
+                    results.median(workload, side, count, name)
+                    for name in ("gradient_step_seconds", "matrix_operations", "matrix_seconds")
+                )
+                cells = (f"{operations / 1e9:.3f}", f"{1e3 * step:.2f}", f"{1e3 * alone:.2f}")
+                table.add_row(workload, str(count), side, *cells, ratio(step, alone))
     return table
 
 

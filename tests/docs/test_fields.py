@@ -9,6 +9,7 @@ import pytest
 
 from rl_training.config import TrainConfig
 from rl_training.config.groups import (
+    AtariConfig,
     CheckpointConfig,
     EnvConfig,
     EvaluationConfig,
@@ -21,6 +22,7 @@ from tests.docs.pages import named, rows, section
 GROUPS: dict[str, type[Any]] = {
     "model": ModelConfig,
     "env": EnvConfig,
+    "env.atari": AtariConfig,
     "evaluation": EvaluationConfig,
     "checkpoint": CheckpointConfig,
     "tracking": TrackingConfig,
@@ -34,7 +36,7 @@ def defaults(cls: type[Any]) -> dict[str, str]:
 def default(each: dataclasses.Field[Any]) -> str:
     if each.name == "algorithm":
         return "the algorithm's"
-    if each.name in GROUPS:
+    if each.name in (*GROUPS, "atari"):
         return "group"
     if each.default is not dataclasses.MISSING:
         return repr(each.default)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from rl_training.losses import dqn, sac, td3
@@ -157,3 +159,82 @@ def test_target_noise_is_clipped_and_so_is_the_action() -> None:
 
 def test_the_policy_climbs_the_first_critic_alone() -> None:
     assert td3.actor_loss(torch.stack([tensor(1, 3), tensor(9, 9)])).item() == -2
+
+
+# ---- the documented functions
+
+
+def facts(critics: int | None = None, *, discounts: bool = True) -> dict[str, Tensor]:
+    minibatch: dict[str, Tensor] = {"rewards": REWARD, "terminated": TERMINATED}
+    if discounts:
+        minibatch["discounts"] = DISCOUNT
+    if critics:
+        minibatch["q_values"] = torch.stack([tensor(1, 2), tensor(0, 2)])
+        minibatch["next_q_values"] = torch.stack([tensor(3, 5), tensor(4, 1)])
+    return minibatch
+
+
+def as_mapping_and_tensordict(minibatch: dict[str, Tensor]) -> list[Any]:
+    return [minibatch, TensorDict(dict(minibatch), [])]
+
+
+def test_dqn_loss_by_hand() -> None:
+    minibatch = {
+        **facts(),
+        "q_values": torch.stack([tensor(1, 5), tensor(0, 4)]).requires_grad_(),
+        "actions": torch.tensor([1, 1]),
+        "next_q_values": torch.stack([tensor(3, 5), tensor(7, 9)]),
+    }
+    # Targets 1 + 0.9 * 5 = 5.5 and 2; errors -0.5 and 2.
+    for each in as_mapping_and_tensordict(minibatch):
+        found = dqn.dqn_loss(each, huber=False)
+        assert found["loss"].item() == pytest.approx((0.25 + 4) / 2)
+        torch.testing.assert_close(found["td_errors"], tensor(-0.5, 2))
+        assert dqn.dqn_loss(each)["loss"].item() == pytest.approx((0.125 + 1.5) / 2)
+    minibatch["next_selecting_q_values"] = torch.stack([tensor(1, 0), tensor(1, 0)])
+    minibatch["weights"] = tensor(1, 0.5)
+    found = dqn.dqn_loss(minibatch, huber=False)  # targets 1 + 0.9 * 3 = 3.7 and 2
+    assert found["loss"].item() == pytest.approx((1.3**2 + 0.5 * 4) / 2)
+    del minibatch["discounts"]
+    found = dqn.dqn_loss(minibatch, gamma=0.5)
+    torch.testing.assert_close(found["td_errors"], tensor(5 - 2.5, 2))
+
+
+def test_sac_loss_by_hand_and_what_its_gradients_reach() -> None:
+    minibatch = {
+        **facts(2),
+        "next_logprobs": tensor(-1, -2),
+        "new_q_values": torch.stack([tensor(2, 4), tensor(3, 1)]).requires_grad_(),
+        "logprobs": tensor(-3, -1).requires_grad_(),
+    }
+    minibatch["q_values"].requires_grad_()
+    minibatch["next_q_values"].requires_grad_()
+    alpha = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    for each in as_mapping_and_tensordict(minibatch):
+        found = sac.sac_loss(each, alpha, target_entropy=-1.0)
+        # Targets 1 + 0.9 * (3 + 0.5) = 4.15 and 2.
+        assert found["value_loss"].item() == pytest.approx(0.5 * (3.15**2 + 4.15**2) / 2)
+        assert found["policy_loss"].item() == pytest.approx((-1.5 - 2 - 0.5 - 1) / 2)
+        assert found["entropy_loss"].item() == pytest.approx(math.log(0.5) * (2 + 1))
+        names = ("value_loss", "policy_loss", "entropy_loss")
+        assert found["loss"].item() == pytest.approx(sum(found[name].item() for name in names))
+    keys = ("q_values", "next_q_values", "new_q_values", "logprobs")
+    inputs = [minibatch[key] for key in keys]
+    loss = sac.sac_loss(minibatch, alpha, target_entropy=-1.0)["loss"]
+    found_ = torch.autograd.grad(loss, [*inputs, alpha], allow_unused=True)
+    assert [each is not None for each in found_] == [True, False, True, True, True]
+    torch.testing.assert_close(found_[3], tensor(0.25, 0.25))  # alpha / B, not of the temperature
+    assert found_[4] is not None
+    assert found_[4].item() == pytest.approx(3 / 0.5)
+
+
+def test_td3_loss_by_hand() -> None:
+    minibatch = facts(2)
+    for each in as_mapping_and_tensordict(minibatch):
+        found = td3.td3_loss(each)  # targets 1 + 0.9 * 3 = 3.7 and 2
+        assert set(found) == {"loss", "value_loss"}
+        assert found["loss"].item() == pytest.approx((2.7**2 + 3.7**2) / 2)
+    minibatch["new_q_values"] = torch.stack([tensor(1, 3), tensor(9, 9)])
+    found = td3.td3_loss(minibatch)
+    assert found["policy_loss"].item() == -2
+    assert found["loss"].item() == pytest.approx((2.7**2 + 3.7**2) / 2 - 2)

@@ -86,5 +86,5 @@ def test_orthogonal_weights_on_request(orthogonal: bool) -> None:
     critics = ContinuousQ(
         observation_shape=(3,), num_actions=1, hidden_sizes=[4, 4], orthogonal_init=orthogonal
     )
-    product = critics.weights[1][0].T @ critics.weights[1][0]
+    product = critics.weights[1][0] @ critics.weights[1][0].T
     assert torch.allclose(product, 2 * torch.eye(4), atol=1e-5) == orthogonal

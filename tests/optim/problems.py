@@ -31,10 +31,20 @@ class Regression:
         return error, {"error": error.detach(), "approx_kl": approx_kl}
 
     def step(
-        self, *, norm: float | None = 0.5, compile: bool = False, max_kl: float | None = None
+        self,
+        *,
+        norm: float | None = 0.5,
+        compile: bool = False,
+        max_kl: float | None = None,
+        pieces: int = 1,
     ) -> GradientStep:
         return GradientStep(
-            self.loss, self.optimizer, max_gradient_norm=norm, compile=compile, max_kl=max_kl
+            self.loss,
+            self.optimizer,
+            max_gradient_norm=norm,
+            compile=compile,
+            max_kl=max_kl,
+            pieces=pieces,
         )
 
     def run(self, step: GradientStep, count: int = 6) -> Tensor:

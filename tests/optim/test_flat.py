@@ -44,6 +44,21 @@ def test_fifty_steps_equal_torchs_adam(dtype: torch.dtype, epsilon: float) -> No
         torch.testing.assert_close(own, their, rtol=0, atol=tolerance)
 
 
+def test_large_networks_are_updated_in_pieces_of_equal_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results = []
+    for piece in (10**9, 1000):
+        monkeypatch.setattr("rl_training.optim.flat._PIECE", piece)
+        torch.manual_seed(0)
+        network = nn.Linear(70, 31)
+        flat = make_adam(network)
+        for _ in range(3):
+            flat.apply(torch.randn(flat.flat.shape))
+        results.append(flat.flat.clone())
+    assert torch.equal(results[0], results[1])
+
+
 def test_the_first_step_is_the_learning_rate_in_the_gradients_direction() -> None:
     layer = nn.Linear(1, 1)
     adam = make_adam(layer, epsilon=1e-12)

@@ -48,6 +48,19 @@ def test_clipping_scales_the_gradient_and_its_direction_stays() -> None:
     assert torch.equal(loose, free)
 
 
+@pytest.mark.parametrize("pieces", [2, 3, 8, 50])
+def test_a_gradient_in_pieces_is_that_of_the_whole_minibatch(pieces: int) -> None:
+    """Also where the pieces are not equally large: no sample is left over."""
+    rows = torch.arange(11)
+    whole, split = Regression(), Regression()
+    step = split.step(pieces=pieces)
+    expected, expected_metrics = whole.step()._gradient(whole.batch, rows)
+    gradient, metrics = step._gradient(split.batch, rows)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
+    assert metrics[0].item() == pytest.approx(expected_metrics[0].item(), rel=1e-5)
+    torch.testing.assert_close(split.run(step)[:, [0, 2]], whole.run(whole.step())[:, [0, 2]])
+
+
 def test_a_zero_dimensional_entry_of_the_batch_is_a_coefficient() -> None:
     problem = Regression()
     seen: list[Any] = []

@@ -122,7 +122,7 @@ def assert_equal_critics(ours: QEnsemble, theirs: Any, tolerance: float = 1e-11)
     for member, network in enumerate(theirs.q_networks):
         pairs = zip(ours.weights, ours.biases, linears(network), strict=True)
         for weight, bias, layer in pairs:
-            torch.testing.assert_close(weight[member].T, layer.weight, rtol=0, atol=tolerance)
+            torch.testing.assert_close(weight[member], layer.weight, rtol=0, atol=tolerance)
             torch.testing.assert_close(bias[member, 0], layer.bias, rtol=0, atol=tolerance)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -161,7 +162,7 @@ def test_infinite_bounds_are_refused(name: str) -> None:
 def test_actions_of_the_wrong_kind_are_refused() -> None:
     with pytest.raises(UserError, match="dqn needs Discrete"):
         make("dqn", Tracking)
-    with pytest.raises(UserError, match="td3 needs a Box"):
+    with pytest.raises(UserError, match="td3 needs Box"):
         make("td3", Identity)
     with pytest.raises(UserError, match="gsde needs continuous"):
         make("sac", Identity, gsde=True)
@@ -203,3 +204,32 @@ def test_rainbow_switches_all_six_parts_on() -> None:
     assert settings.distributional and settings.noisy and algorithm.n_steps == 3
     assert algorithm.model.num_atoms == 51
     assert algorithm.epsilon(0) == 0.0
+
+
+@every_algorithm
+@pytest.mark.parametrize("ratio", [4.0, 0.25])
+def test_another_ratio_after_loading_makes_up_for_nothing(
+    tmp_path: Path, name: str, ratio: float
+) -> None:
+    settings: dict[str, Any] = {"num_envs": 2, "warm_up": 20, "train_every": 4}
+    first = make(name, ENVIRONMENT[name], gradient_steps_per_step=1.0, **settings)
+    first.learn(60)
+    assert first.gradient_steps == 40
+    first.save(tmp_path / "saved")
+    changes: dict[str, Any] = {"gradient_steps_per_step": ratio, "warm_up": 0}
+    loaded = type(first).load(tmp_path / "saved", env=ENVIRONMENT[name], **changes)
+    loaded.learn(24)
+    assert loaded.gradient_steps == 40 + 24 * ratio
+    loaded.save(tmp_path / "again")
+    again = type(first).load(tmp_path / "again", env=ENVIRONMENT[name])
+    again.learn(24)
+    assert again.gradient_steps == 40 + 48 * ratio
+
+
+def test_another_target_interval_after_loading_makes_up_for_nothing(tmp_path: Path) -> None:
+    first = make("dqn", Identity, num_envs=2, train_every=4, target_update_interval=1000)
+    first.learn(64).save(tmp_path / "saved")
+    assert first.target_updates == 0
+    loaded = type(first).load(tmp_path / "saved", env=Identity, target_update_interval=4)
+    loaded.learn(16)
+    assert loaded.target_updates == 4

@@ -62,6 +62,22 @@ def test_the_first_divergence_of_every_phase_is_exactly_zero_and_later_ones_are_
         assert phase["aux/true_value_loss"].isfinite()
 
 
+def test_accumulated_gradients_are_those_of_whole_minibatches() -> None:
+    """Of 256 samples in 7 minibatches of 3 parts, neither divides evenly."""
+    found = []
+    for parts in (1, 3):
+        algorithm = make_ppg(
+            auxiliary_minibatches=7, auxiliary_accumulation=parts, adam_epsilon=1e-3
+        )
+        _, metrics = iterate(algorithm, 2)
+        assert metrics[1]["aux/kl_first"].item() == 0.0
+        found.append((parameters(algorithm), metrics[1]["aux/value_loss"]))
+    (whole, loss), (split, other_loss) = found
+    torch.testing.assert_close(other_loss, loss, rtol=1e-4, atol=0)
+    for name, value in whole.items():
+        torch.testing.assert_close(split[name], value, rtol=1e-3, atol=2e-4, msg=name)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", ENVIRONMENTS)
 def test_every_parameter_is_trained_except_the_standard_deviation(

@@ -63,6 +63,12 @@ class Poisoned(Plain):
         return observation, reward, terminated, truncated, info
 
 
+class PoisonedContinuous(Poisoned):
+    """The same with continuous actions."""
+
+    action_space: Any = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
 class Stuck(Plain):
     """Takes a minute for one of its steps."""
 
@@ -86,7 +92,7 @@ class UnusualObservation(Plain):
     )
 
 
-for _class in (Plain, Poisoned, Stuck, UnusualAction, UnusualObservation):
+for _class in (Plain, Poisoned, PoisonedContinuous, Stuck, UnusualAction, UnusualObservation):
     gymnasium.register(f"{_class.__name__}-v0", entry_point=f"{__name__}:{_class.__name__}")
 
 

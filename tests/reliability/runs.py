@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
 """Seconds until a process that should have done something counts as stuck."""
+
+_moments = random.Random(7)
 
 
 def environment() -> dict[str, str]:
@@ -52,6 +55,17 @@ def started(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+def kill(output: Path, *words: str | Path, lines: int) -> None:
+    """Start the command line and kill it soon after it logged ``lines`` more lines."""
+    goal = count_lines(output) + lines
+    with started(*words) as process:
+        wait_for_lines(process, output, goal)
+        # Anywhere in the iteration: collecting, updating, evaluating, writing a checkpoint.
+        time.sleep(_moments.uniform(0.0, 0.03))
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it finished before it could be killed"
 
 
 def wait_for_lines(process: subprocess.Popen[str], output: Path, lines: int) -> None:

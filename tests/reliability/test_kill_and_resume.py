@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -18,25 +15,13 @@ from tests.reliability.runs import (
     count_lines,
     digest,
     execute,
+    kill,
     metrics,
-    started,
     the_run,
-    wait_for_lines,
 )
 from tests.reliability.settings import setting, write_setting
 
 moments = random.Random(11)
-
-
-def kill(output: Path, *words: str | Path, lines: int) -> None:
-    """Start the command line and kill it soon after it logged ``lines`` more lines."""
-    goal = count_lines(output) + lines
-    with started(*words) as process:
-        wait_for_lines(process, output, goal)
-        # Anywhere in the iteration: collecting, updating, evaluating, writing a checkpoint.
-        time.sleep(moments.uniform(0.0, 0.03))
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it finished before it could be killed"
 
 
 def some(lines: int) -> int:

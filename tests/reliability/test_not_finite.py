@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from rl_training import PPG, PPO, cli
-from rl_training.errors import NonFiniteError
+from rl_training import PPO, cli
+from rl_training.errors import NonFiniteError, UserError
+from rl_training.registry import algorithm_class, algorithm_names
 from rl_training.runtime.checkpoint import verify
 from tests.reliability import environments
 from tests.reliability.runs import checkpoints, execute, metrics, status, the_run
@@ -21,10 +22,11 @@ STEP = (AT - 1) * NUM_ENVS + ROW
 """Steps that all environments have done when number ROW does its AT-th."""
 
 
-def poisoned(directory: Path, what: str, **changes: Any) -> Path:
+def poisoned(directory: Path, what: str, name: str = "ppo_cartpole", **changes: Any) -> Path:
+    continuous = "pendulum" in name
     content = setting(
-        "ppo_cartpole",
-        env_id=environments.environment_id("Poisoned"),
+        name,
+        env_id=environments.environment_id("PoisonedContinuous" if continuous else "Poisoned"),
         env_kwargs={"row": ROW, "at": AT, "what": what},
         output_dir=str(directory / "runs"),
         checkpoint={"interval": FRAMES},
@@ -37,21 +39,28 @@ def poisoned(directory: Path, what: str, **changes: Any) -> Path:
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize(
-    ("what", "key", "normalized"),
+    ("name", "what", "key", "normalized"),
     [
-        ("observation", "next.observation", False),
-        ("reward", "next.reward", False),
-        ("reward", "next.reward", True),
+        ("ppo_cartpole", "observation", "next.observation", False),
+        ("ppo_cartpole", "reward", "next.reward", False),
+        ("ppo_cartpole", "reward", "next.reward", True),
+        ("dqn_cartpole_rainbow", "observation", "next.observation", False),
+        ("dqn_cartpole_prioritized", "reward", "next.reward", False),
+        ("sac_pendulum", "observation", "next.observation", False),
+        ("sac_cartpole", "reward", "next.reward", False),
+        ("td3_pendulum", "observation", "next.observation", False),
+        ("td3_pendulum", "reward", "next.reward", False),
     ],
 )
 def test_the_run_stops_and_names_step_environment_and_key(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    name: str,
     what: str,
     key: str,
     normalized: bool,
 ) -> None:
-    config = poisoned(tmp_path, what, env={"normalize_reward": normalized})
+    config = poisoned(tmp_path, what, name, env={"normalize_reward": normalized})
     environments.restart_counting()
     assert cli.main(["train", "--config", str(config)]) == 1
     said = capsys.readouterr().err.strip().splitlines()[-1]
@@ -95,15 +104,24 @@ def test_a_failed_run_can_be_resumed_where_the_environment_behaves_again(tmp_pat
     assert status(the_run(tmp_path / "runs")) == "finished"
 
 
-@pytest.mark.parametrize("algo", ["ppo", "ppg"])
+DIVERGING: dict[str, dict[str, Any]] = {
+    "ppo_pendulum_gsde_normalized": {"gsde": False, "max_gradient_norm": None},
+    "ppg_pendulum_shared": {"max_gradient_norm": None},
+    "dqn_cartpole_prioritized": {"max_gradient_norm": None, "warm_up": 0},
+    "dqn_cartpole_rainbow": {"max_gradient_norm": None, "warm_up": 0},
+    "sac_pendulum": {"warm_up": 0},
+    "sac_pendulum_gsde": {"warm_up": 0},
+    "sac_cartpole": {"warm_up": 0},
+    "td3_pendulum": {"warm_up": 0},
+}
+
+
+@pytest.mark.parametrize("name", DIVERGING)
 def test_an_update_that_diverges_stops_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], algo: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    content = setting(
-        "ppo_pendulum_gsde_normalized" if algo == "ppo" else "ppg_pendulum_shared",
-        output_dir=str(tmp_path / "runs"),
-    )
-    content["algorithm"].update(learning_rate=1e30, gsde=False, max_gradient_norm=None)
+    content = setting(name, output_dir=str(tmp_path / "runs"))
+    content["algorithm"].update(learning_rate=1e30, **DIVERGING[name])
     config = write_setting(tmp_path / "config.yaml", content)
     assert cli.main(["train", "--config", str(config)]) == 1
     run = the_run(tmp_path / "runs")
@@ -114,9 +132,24 @@ def test_an_update_that_diverges_stops_the_run(
     assert checkpoints(run) == []
 
 
-@pytest.mark.parametrize("cls", [PPO, PPG])
-def test_a_parameter_that_becomes_nan_is_named(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = cls("CartPole-v1", num_envs=2, num_steps=8, minibatch_size=8)
+def small(name: str) -> Any:
+    """Return an algorithm of short iterations."""
+    every: dict[str, Any] = {"num_envs": 2, "minibatch_size": 8}
+    if name in ("ppo", "ppg"):
+        return algorithm_class(name)("CartPole-v1", num_steps=8, **every)
+    env = "CartPole-v1" if name == "dqn" else "Pendulum-v1"
+    # One gradient step per update.
+    replay: dict[str, Any] = {
+        "train_every": 2,
+        "gradient_steps_per_step": 0.5,
+        "replay_capacity": 64,
+    }
+    return algorithm_class(name)(env, warm_up=8, **replay, **every)
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_a_parameter_that_becomes_nan_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = small(name)
     update = algorithm.update
 
     def spoil(batch: Any) -> Any:
@@ -126,9 +159,29 @@ def test_a_parameter_that_becomes_nan_is_named(cls: Any, monkeypatch: pytest.Mon
         return result
 
     monkeypatch.setattr(algorithm, "update", spoil)
-    name, _ = next(iter(algorithm.modules["model"].named_parameters()))
-    with pytest.raises(NonFiniteError, match=f"'model.{name}'"):
+    first, _ = next(iter(algorithm.modules["model"].named_parameters()))
+    with pytest.raises(NonFiniteError, match=f"'model.{first}'"):
         algorithm.learn(64)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "td3"])
+def test_a_gradient_that_becomes_nan_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = small(name)
+    taken = 0
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        nonlocal taken
+        taken += 1
+        return gradient * math.nan if taken == 12 else gradient
+
+    parameter = next(each for each in algorithm.modules["model"].parameters() if each.ndim)
+    monkeypatch.setattr(algorithm, "_learn", algorithm._gradient_step)
+    parameter.register_hook(spoil)
+    with pytest.raises(NonFiniteError, match=r"'train/(actor_|critic_)?gradient_norm'"):
+        algorithm.learn(640)
+    assert taken == 12
+    with pytest.raises(UserError, match="failed in the middle of an iteration"):
+        algorithm.learn(8)
 
 
 def test_learn_with_a_run_directory_closes_it_as_failed(tmp_path: Path) -> None:

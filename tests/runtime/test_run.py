@@ -18,7 +18,7 @@ import torch
 
 from rl_training.config import TrainConfig, config_from_dict, config_to_dict, load_config
 from rl_training.errors import UserError
-from rl_training.runtime.checkpoint import load_checkpoint, read_link
+from rl_training.runtime.checkpoint import load_checkpoint, read_link, resolve_checkpoint
 from rl_training.runtime.run import (
     Run,
     create_training_run,
@@ -312,3 +312,9 @@ def test_a_run_that_another_process_trains_is_refused_until_that_process_is_dead
             Run.open(run.directory).start()
         finally:
             os.killpg(holder.pid, 9)
+
+
+def test_a_run_that_has_saved_nothing_yet_is_named(tmp_path: Path) -> None:
+    run = Run.create(make_config(tmp_path))
+    with pytest.raises(UserError, match="has written no checkpoint yet"):
+        resolve_checkpoint(run.directory)

@@ -1,0 +1,206 @@
+"""Encoders of images: uint8 in, features out. Scaling to [0, 1] happens here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rl_training.errors import UserError
+
+Precision = Literal["float32", "bfloat16"]
+_COLOURS = (1, 3, 4)
+_FEW_IMAGES = 4
+"""Below this many, converting the weights to half the bits costs more than it saves."""
+_NATURE_SIZE, _IMPALA_SIZE = 512, 256
+_NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride."""
+_IMPALA_CHANNELS = (16, 32, 32)
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Return whether observations of this shape are taken for images: three dimensions."""
+    return len(shape) == 3
+
+
+def is_channels_first(shape: Sequence[int]) -> bool:
+    """Return whether an image's channels come first: unless only the last dimension can be colours.
+
+    So ``(64, 64, 3)`` has them last, ``(4, 84, 84)`` and ``(3, 64, 64)`` first.
+    """
+    return not (shape[-1] in _COLOURS and shape[0] > shape[-1])
+
+
+class ImageEncoder(nn.Module):
+    """Base of the encoders: ``[*batch, *observation_shape]`` to ``[*batch, output_size]``.
+
+    Args:
+        observation_shape: of one image, channels first or last; see `is_channels_first`.
+        precision: ``bfloat16`` computes convolutions and products of 4 images or more in half the
+            bits, by autocast; parameters and features stay float32.
+        channels_last: lay tensors out pixel by pixel; None: in float32 alone. On a CPU the nature
+            encoder's gradients then take two thirds of the time; in bfloat16 they would take more.
+    """
+
+    output_size: int
+
+    def __init__(
+        self,
+        *,
+        observation_shape: Sequence[int],
+        precision: Precision = "float32",
+        channels_last: bool | None = None,
+    ) -> None:
+        super().__init__()
+        if not is_image(observation_shape):
+            raise UserError(
+                f"model.encoder: observations of shape {tuple(observation_shape)} are no images of "
+                "three dimensions; use encoder 'mlp'."
+            )
+        self.channels_first = is_channels_first(observation_shape)
+        height, width, channels = observation_shape
+        if self.channels_first:
+            channels, height, width = observation_shape
+        self.image_shape = (channels, height, width)
+        self.precision = precision
+        last = precision == "float32" if channels_last is None else channels_last
+        self.memory_format = torch.channels_last if last else torch.contiguous_format
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return the features, float32."""
+        batch = observation.shape[:-3]
+        images = observation.reshape(-1, *observation.shape[-3:])
+        if not self.channels_first:
+            images = images.permute(0, 3, 1, 2)
+        if self.precision == "float32" or len(images) < _FEW_IMAGES:
+            features = self.encode(self._scaled(images, torch.float32))
+        else:
+            with torch.autocast(images.device.type, torch.bfloat16):
+                features = self.encode(self._scaled(images, torch.bfloat16)).float()
+        return features.reshape(*batch, self.output_size)
+
+    def _scaled(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        # In one pass: the dtype's own conversion first would touch the memory twice.
+        return images.to(dtype, memory_format=self.memory_format).mul_(1.0 / 255.0)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return features ``[B, output_size]`` of images ``[B, C, H, W]`` in [0, 1]."""
+        raise NotImplementedError
+
+
+class NatureCNN(ImageEncoder):
+    """Three convolutions and a dense layer, rectified (Mnih et al. 2015).
+
+    Args:
+        observation_shape: as `ImageEncoder`.
+        output_size: units of the dense layer.
+        **options: of `ImageEncoder`.
+
+    Raises:
+        UserError: the image is smaller than 36 pixels in one direction.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_shape: Sequence[int],
+        output_size: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(observation_shape=observation_shape, **options)
+        channels, *size = self.image_shape
+        layers = []
+        for outputs, kernel, stride in _NATURE_LAYERS:
+            layers.append(nn.Conv2d(channels, outputs, kernel, stride))
+            channels = outputs
+            size = [(side - kernel) // stride + 1 for side in size]
+        if min(size) < 1:
+            raise UserError(
+                f"model.encoder: images of {self.image_shape[1]} x {self.image_shape[2]} pixels "
+                "are too small for the nature encoder, which needs 36 x 36; use 'impala' or 'mlp'."
+            )
+        self.convolutions = nn.ModuleList(layers)
+        self.output_size = _NATURE_SIZE if output_size is None else output_size
+        self.dense = nn.Linear(channels * math.prod(size), self.output_size)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return the features ``[B, output_size]``."""
+        hidden = images
+        for layer in self.convolutions:
+            hidden = layer(hidden).relu_()
+        return self.dense(hidden.flatten(1)).relu_()
+
+
+class ImpalaCNN(ImageEncoder):
+    """Three blocks of a convolution, pooling and two residual pairs (Espeholt et al. 2018), with
+    the first weights of PPG's authors (Cobbe et al. 2020): rows of fixed norm, biases zero.
+
+    Args:
+        observation_shape: as `ImageEncoder`.
+        output_size: units of the dense layer.
+        **options: of `ImageEncoder`.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_shape: Sequence[int],
+        output_size: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(observation_shape=observation_shape, **options)
+        channels, *size = self.image_shape
+        blocks = []
+        for outputs in _IMPALA_CHANNELS:
+            blocks.append(_ImpalaBlock(channels, outputs))
+            channels = outputs
+            size = [-(-side // 2) for side in size]
+        self.blocks = nn.ModuleList(blocks)
+        self.output_size = _IMPALA_SIZE if output_size is None else output_size
+        self.dense = nn.Linear(channels * math.prod(size), self.output_size)
+        _fix_norm(self.dense, 1.4)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return the features ``[B, output_size]``."""
+        hidden = images
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.dense(hidden.relu().flatten(1)).relu_()
+
+
+class _ImpalaBlock(nn.Module):
+    """A convolution, pooling to half the size, and two residual pairs of convolutions."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.residual = nn.ModuleList(nn.Conv2d(outputs, outputs, 3, padding=1) for _ in range(4))
+        _fix_norm(self.first, 1.0)
+        # What the blocks, and the pairs in one, add up to keeps the variance of one layer.
+        each = math.sqrt(1 / math.sqrt(len(_IMPALA_CHANNELS)) / math.sqrt(2))
+        for layer in self.residual:
+            _fix_norm(layer, each)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = functional.max_pool2d(self.first(images), 3, stride=2, padding=1)
+        for index in (0, 2):
+            inner = self.residual[index](hidden.relu())
+            hidden = hidden + self.residual[index + 1](inner.relu_())
+        return hidden
+
+
+def _fix_norm(layer: nn.Module, norm: float) -> None:
+    """Scale every output's weights to one Euclidean norm, and set the biases to zero."""
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    with torch.no_grad():
+        flat = layer.weight.flatten(1)
+        layer.weight.mul_((norm / flat.norm(dim=1)).view(-1, *[1] * (layer.weight.ndim - 1)))
+        assert layer.bias is not None
+        layer.bias.zero_()
+
+
+ENCODERS: dict[str, type[ImageEncoder]] = {"nature": NatureCNN, "impala": ImpalaCNN}

@@ -1,0 +1,117 @@
+"""Algorithms on images: they train, resume exactly and evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
+from rl_training.data.phase_data import samples_of
+from rl_training.envs.video import VideoRequest
+from rl_training.errors import UserError
+from rl_training.evaluation import evaluate
+from rl_training.models.cnn import ImpalaCNN, NatureCNN
+from rl_training.registry import algorithm_class
+from rl_training.runtime.state import digest
+
+BREAKOUT = "BreakoutNoFrameskip-v4"
+ON_POLICY: dict[str, Any] = {"num_steps": 16, "minibatch_size": 16}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {**ON_POLICY, "shared_trunk": True, "num_epochs": 1},
+    "ppg": {**ON_POLICY, "policy_iterations": 3, "auxiliary_minibatches": 4},
+    "dqn": {
+        "train_every": 16,
+        "minibatch_size": 8,
+        "warm_up": 32,
+        "replay_capacity": 100,
+        "gradient_steps_per_step": 0.125,
+    },
+}
+
+
+def make(name: str, **changes: Any) -> Any:
+    atari = {"enabled": True, "screen_size": 36}
+    return algorithm_class(name)(
+        BREAKOUT, num_envs=2, atari=atari, feature_size=16, **{**SETTINGS[name], **changes}
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_saved_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    """Far enough for lost lives, an auxiliary phase, and a replay buffer that has come round."""
+    straight = make(name).learn(160).learn(96)
+    stopped = make(name).learn(160)
+    assert stopped.environment.state_dict()["episodes"].max() > 0, "no life was lost"
+    stopped.save(tmp_path / "saved")
+    resumed = type(stopped).load(tmp_path / "saved").learn(96)
+    assert digest(resumed.state_dict()) == digest(straight.state_dict())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_evaluation_plays_whole_games(name: str) -> None:
+    agent = make(name)
+    environment = agent.evaluation_environment(num_envs=1, seed=1)
+    pipeline = environment.vector.envs[0].env.env
+    assert not pipeline.training
+    result = agent.evaluate(episodes=1, deterministic=False)
+    assert result["episodes"] == 1 and result["lengths"][0] > 30
+    observation = pipeline.observation_space.sample()
+    assert agent.predict(observation)[0].shape == ()
+
+
+def test_the_encoder_is_chosen_by_name_and_survives_saving(tmp_path: Path) -> None:
+    agent = make("ppg", encoder="impala", orthogonal_init=False)
+    assert isinstance(agent.model.encoder, ImpalaCNN)
+    agent.save(tmp_path / "policy", policy_only=True)
+    loaded = type(agent).load(tmp_path / "policy")
+    assert isinstance(loaded.model.encoder, ImpalaCNN)
+    assert loaded.model.encoder.output_size == 16
+    assert isinstance(make("dqn").model.encoder, NatureCNN)
+
+
+def test_observations_are_bytes_up_to_the_encoder() -> None:
+    agent = make("ppg")
+    batch = next(iter(agent.collector()))
+    assert batch["observation"].dtype == torch.uint8
+    assert batch["next", "observation"].dtype == torch.uint8
+    assert agent.advantages(batch)["observation"].dtype == torch.uint8
+
+
+def test_normalised_images_are_refused() -> None:
+    with pytest.raises(UserError, match=r"without env\.normalize_observation"):
+        make("ppo", normalize_observation=True)
+
+
+def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same() -> None:
+    """Against the same agent told nothing of stacks, which keeps them in full."""
+    found = []
+    for frames in (4, 1):
+        agent = make("ppg", policy_iterations=2)
+        agent._phase.frame_stack = frames
+        collector = iter(agent.collector())
+        observations = []
+        for _ in range(6):
+            batch = next(collector)
+            observations.append(batch["observation"].flatten(0, 1).clone())
+            metrics = agent.update(batch)
+            if len(agent._phase) == 1:
+                data = agent._phase.joined()
+                everything = torch.arange(len(observations[-1]))
+                assert torch.equal(samples_of(data, everything)["observation"], observations[-1])
+                held = agent._phase.parts[0].get("frames", observations[-1]).numel()
+                assert held == observations[-1].numel() * (19 / 64 if frames == 4 else 1)
+        found.append((digest({"model": agent.model.state_dict()}), metrics["aux/value_loss"]))
+    assert found[0] == found[1]
+
+
+def test_a_video_shows_the_game_s_own_picture(tmp_path: Path) -> None:
+    imageio = pytest.importorskip("imageio.v3")
+    evaluate(make("ppo"), episodes=1, video=VideoRequest(tmp_path, 1))
+    path = tmp_path / "episode_0001.mp4"
+    assert imageio.imread(path, index=0).shape == (210, 160, 3)
+    assert imageio.immeta(path)["fps"] == 15
