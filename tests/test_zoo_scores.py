@@ -27,7 +27,6 @@ GOALS = [
     ("recurrent_ppo_cartpole_novel", range(1, 6), 475.0, "every seed"),
     ("recurrent_ppo_repeat_previous", range(1, 6), 0.9, "every seed"),
     ("recurrent_ppo_tmaze", range(1, 6), 0.95, "every seed"),
-    ("recurrent_ppo_pendulum_novel", range(1, 6), -250.0, "mean"),
 ]
 
 

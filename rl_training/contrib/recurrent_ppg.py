@@ -35,6 +35,9 @@ class RecurrentPPGConfig(MemoryConfig, PPGConfig):
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
         self.validate_memory(config)
+        self._require(
+            not self.whole_sequences, "whole_sequences", "be false: sequence_length says it here"
+        )
         shared = self.critic_memory == "shared"
         require(
             shared == (self.architecture != "dual"),

@@ -178,20 +178,17 @@ class RecurrentPPO(PPO):
         """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, replayed from the
         states that the rows began with.
         """
-        sequences = {key: batch[key].to(self.device) for key in self._keys}
+        keys = ("observation", "action", "is_init", *self.model.carried_sizes)
+        rows = {key: batch[key].to(self.device) for key in keys}
         log_probability, _, value = self.model.evaluate_actions(
-            sequences["observation"],
-            sequences["action"],
-            sequences[MEMORY][:, 0],
-            sequences["is_init"].squeeze(-1),
-            self.model.extra(sequences),
+            rows["observation"],
+            rows["action"],
+            batch[MEMORY][:, 0].to(self.device),
+            rows["is_init"].squeeze(-1),
+            self.model.extra(rows),
         )
         batch.set("action_log_prob", log_probability.cpu())
         batch.set("state_value", value.unsqueeze(-1).cpu())
-
-    @property
-    def _keys(self) -> tuple[str, ...]:
-        return "observation", "action", MEMORY, "is_init", *self.model.carried_sizes
 
     def _successor_values(self, successors: TensorDictBase) -> Tensor:
         """Return the values ``[M]`` of last observations, by the state after those before them."""

@@ -40,8 +40,9 @@ class VectorEnv(EnvBase):
 
     Observations keep the environment's dtype, except that every floating-point one becomes float32;
     see :func:`~rl_training.envs.spaces.observation_dtype`. Keys that a policy writes into ``next``
-    (recurrent state) travel to the root, zeroed where an episode ended. Every episode has its own
-    seed, a function of seed, row and episode number.
+    (recurrent state) travel to the root, zeroed where an episode ended; what it writes under
+    ``previous_reward`` is replaced by the step's reward. Every episode has its own seed, a function
+    of seed, row and episode number.
 
     Tensors are fresh at every step; root and ``next`` may share one, so copy before writing into
     them.

@@ -6,7 +6,7 @@ python -m rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from rl_training.config import TrainConfig, require
 from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.phase_data import PhaseData, minibatch_of, parts_of, samples_of
+from rl_training.data.rollout_buffer import shuffled_indices
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
@@ -57,6 +58,10 @@ class PPGConfig(ClippedPolicyConfig):
     """Passes over the phase's data in the auxiliary phase (E_aux); 0 leaves the phase out."""
     auxiliary_minibatches: int = 512
     """Minibatches of each of those passes (the paper: 16 N_pi)."""
+    whole_sequences: bool = False
+    """Minibatches of whole rows of a rollout, in both phases, as the paper's code has them; else of
+    single steps.
+    """
     auxiliary_accumulation: int = 1
     """Parts in which the gradient of an auxiliary minibatch is computed, to take less memory."""
     auxiliary_learning_rate: float = 5e-4
@@ -75,11 +80,19 @@ class PPGConfig(ClippedPolicyConfig):
         for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
             self._require(getattr(self, key) >= 0, key, "not be negative")
         self._require(self.auxiliary_learning_rate > 0, "auxiliary_learning_rate", "be positive")
-        samples = self.policy_iterations * self.num_steps * config.num_envs
+        rows = self.policy_iterations * config.num_envs
+        most, what = rows * self.num_steps, "samples"
+        if self.whole_sequences:
+            most, what = rows, "sequences"
+            self._require(
+                self.minibatch_size % self.num_steps == 0,
+                "minibatch_size",
+                f"be a multiple of num_steps, {self.num_steps}, with whole_sequences",
+            )
         self._require(
-            self.auxiliary_minibatches <= samples,
+            self.auxiliary_minibatches <= most,
             "auxiliary_minibatches",
-            f"be at most the {samples} samples of a phase",
+            f"be at most the {most} {what} of a phase",
         )
         require(
             self.architecture != "shared" or self.policy_epochs == self.value_epochs,
@@ -186,6 +199,20 @@ class PPG(PPO):
                 metrics.update(self.auxiliary_update())
         return metrics
 
+    def _minibatches(
+        self, samples: Mapping[str, Tensor], epochs: int
+    ) -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
+        """Yield samples, and which of them a gradient step is on: single steps or whole rows."""
+        config = self.config.algorithm
+        if not config.whole_sequences:
+            yield from super()._minibatches(samples, epochs)
+            return
+        count = samples["value_target"].shape[0] // config.num_steps
+        size = config.minibatch_size // config.num_steps
+        for _ in range(epochs):
+            for rows in shuffled_indices(count, size, generator=self.generators["minibatch"]):
+                yield samples, _steps_of(rows, config.num_steps)
+
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         config = self.config.algorithm
         metrics = self._run_epochs(self._step, samples, config.policy_epochs)
@@ -210,12 +237,15 @@ class PPG(PPO):
         config = self.config.algorithm
         start = time.perf_counter()
         data = {key: value.to(self.device) for key, value in self._phase.joined().items()}
-        count = data["value_target"].shape[0]
+        # Where the samples are sequences themselves, each is one.
+        unit = config.num_steps if config.whole_sequences else 1
+        count = data["value_target"].shape[0] // unit
         pieces = min(config.auxiliary_minibatches, count)
         taken: list[Tensor] = []
         for epoch in range(config.auxiliary_epochs):
             permutation = torch.randperm(count, generator=self.generators["minibatch"])
-            minibatches = permutation.to(self.device).tensor_split(pieces)
+            cuts = permutation.to(self.device).tensor_split(pieces)
+            minibatches = [_steps_of(rows, unit) for rows in cuts]
             if epoch == 0:
                 data.update(self._old_policy(data, self._parts(minibatches)))
             taken += [self._auxiliary_step(*minibatch_of(data, each)) for each in minibatches]
@@ -263,6 +293,13 @@ class PPG(PPO):
         """Restore ``extra_state()``."""
         super().load_extra_state(state)
         self._phase.parts = parts_of(state["phase"])
+
+
+def _steps_of(rows: Tensor, length: int) -> Tensor:
+    """Return the indices of all steps of some rows of ``length`` steps."""
+    if length == 1:
+        return rows
+    return (rows.unsqueeze(1) * length + torch.arange(length, device=rows.device)).flatten()
 
 
 def train_ppg(config: Any, **overrides: Any) -> TrainResult:

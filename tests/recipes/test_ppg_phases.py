@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from rl_training.errors import UserError
 from tests.recipes.environments import RandomEnds
 from tests.recipes.runs import ENVIRONMENTS, changed, iterate, make_ppg, make_ppo, parameters
 
@@ -83,6 +84,42 @@ def test_the_phase_runs_after_every_policy_iterations_and_drops_no_sample_of_the
     assert "aux/kl" in more[0]
     assert algorithm.extra_state()["phase"] == []
     assert algorithm.optimizers["auxiliary"].steps.item() == 3 * 2 * 8
+
+
+def test_whole_sequences_are_the_minibatches_of_both_phases() -> None:
+    # 4 environments of 32 steps: 2 rows a minibatch, and 8 rows of a phase in 3 minibatches.
+    algorithm = make_ppg(whole_sequences=True, minibatch_size=64, auxiliary_minibatches=3)
+    seen: dict[str, list[torch.Tensor]] = {"_step": [], "_auxiliary_step": []}
+    for name, kept in seen.items():
+        step = getattr(algorithm, name)
+        whole = step._step
+
+        def spy(batch: Any, indices: Any, kept: Any = kept, whole: Any = whole) -> Any:
+            kept.append(indices.reshape(-1, 32))
+            return whole(batch, indices)
+
+        step._step = spy
+    iterate(algorithm, 2)
+    for name, rows, sizes in (("_step", 4, [2, 2]), ("_auxiliary_step", 8, [3, 3, 2])):
+        assert [len(each) for each in seen[name][: len(sizes)]] == sizes
+        for each in seen[name]:
+            assert torch.equal(each, each[:, :1] + torch.arange(32))
+        first = torch.cat(seen[name][: len(sizes)])[:, 0] // 32
+        assert sorted(first.tolist()) == list(range(rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"minibatch_size": 48}, "minibatch_size must be a multiple of num_steps, 32"),
+        ({"auxiliary_minibatches": 9}, "at most the 8 sequences of a phase"),
+    ],
+)
+def test_whole_sequences_that_do_not_come_out_even_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        make_ppg(**{"whole_sequences": True, "minibatch_size": 64, **changes})
 
 
 def test_samples_left_by_one_learn_are_used_by_the_next() -> None:
