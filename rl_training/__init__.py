@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from rl_training.config import TrainConfig as TrainConfig
     from rl_training.config import load_config as load_config
     from rl_training.config import replace_config as replace_config
+    from rl_training.contrib.recurrent_ppg import RecurrentPPG as RecurrentPPG
+    from rl_training.contrib.recurrent_ppg import train_recurrent_ppg as train_recurrent_ppg
+    from rl_training.contrib.recurrent_ppo import RecurrentPPO as RecurrentPPO
+    from rl_training.contrib.recurrent_ppo import train_recurrent_ppo as train_recurrent_ppo
+    from rl_training.data.recurrent_rollout_buffer import (
+        RecurrentRolloutBuffer as RecurrentRolloutBuffer,
+    )
     from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
     from rl_training.data.rollout_buffer import RolloutBuffer as RolloutBuffer
     from rl_training.envs.factory import make_env as make_env
@@ -24,10 +31,12 @@ if TYPE_CHECKING:
     from rl_training.losses.ppg import ppg_auxiliary_loss as ppg_auxiliary_loss
     from rl_training.losses.ppg import ppg_loss as ppg_loss
     from rl_training.losses.ppo import ppo_loss as ppo_loss
+    from rl_training.losses.recurrent_ppo import recurrent_ppo_loss as recurrent_ppo_loss
     from rl_training.losses.sac import sac_loss as sac_loss
     from rl_training.losses.td3 import td3_loss as td3_loss
     from rl_training.models.actor_critic import MLPActorCritic as MLPActorCritic
     from rl_training.models.actor_critic import MLPPPGModel as MLPPPGModel
+    from rl_training.models.lstm import LSTMActorCritic as LSTMActorCritic
     from rl_training.recipes.dqn import DQN as DQN
     from rl_training.recipes.dqn import train_dqn as train_dqn
     from rl_training.recipes.ppg import PPG as PPG
@@ -51,6 +60,9 @@ _MODULES = {
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
     "data.replay_buffer": ["ReplayBuffer"],
+    "contrib.recurrent_ppg": ["RecurrentPPG", "train_recurrent_ppg"],
+    "contrib.recurrent_ppo": ["RecurrentPPO", "train_recurrent_ppo"],
+    "data.recurrent_rollout_buffer": ["RecurrentRolloutBuffer"],
     "data.rollout_buffer": ["RolloutBuffer"],
     "envs.factory": ["make_env", "make_vector_env"],
     "errors": ["UserError"],
@@ -59,7 +71,9 @@ _MODULES = {
     "losses.ppo": ["ppo_loss"],
     "losses.sac": ["sac_loss"],
     "losses.td3": ["td3_loss"],
+    "losses.recurrent_ppo": ["recurrent_ppo_loss"],
     "models.actor_critic": ["MLPActorCritic", "MLPPPGModel"],
+    "models.lstm": ["LSTMActorCritic"],
     "recipes.dqn": ["DQN", "train_dqn"],
     "recipes.ppg": ["PPG", "train_ppg"],
     "recipes.ppo": ["PPO", "train_ppo"],

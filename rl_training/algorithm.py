@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rl_training import evaluation, loop, persistence
 from rl_training.algorithm_core import AlgorithmCore, Networks
 from rl_training.config import TrainConfig, replace_config
-from rl_training.envs import space_from_dict
+from rl_training.envs import Normalizer, space_from_dict
 from rl_training.envs.fresh import normalizer_for
 from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
@@ -24,6 +25,67 @@ from rl_training.runtime.run import Run
 
 Self = TypeVar("Self", bound="Algorithm")
 Array = NDArray[Any]
+
+
+class StatefulPolicy:
+    """Acts on observations one after the other, and remembers what came before.
+
+    Policies without memory take it as well, and remember nothing.
+
+    Args:
+        algorithm: whose policy acts, with the parameters that it has at each call.
+        deterministic: the most likely action instead of a sample.
+    """
+
+    def __init__(self, algorithm: Algorithm, *, deterministic: bool = True) -> None:
+        self._algorithm = algorithm
+        self._deterministic = deterministic
+        self._state: Any = None
+        self._starts: NDArray[np.bool_] | None = None
+
+    def predict(self, observation: Any, *, reward: Any = None) -> Array:
+        """Return actions for the next observations, one ``[*shape]`` or a batch ``[N, *shape]``.
+
+        Args:
+            observation: of the same environments, in the same order, as at the call before.
+            reward: of the step before, one or ``[N]``; read by policies with ``previous_reward``.
+
+        Raises:
+            UserError: another number of observations than before, without a `reset` of all.
+        """
+        algorithm = self._algorithm
+        batch, single = as_batch(observation, algorithm.observation_space, Normalizer())
+        starts = np.ones(len(batch), np.bool_) if self._starts is None else self._starts
+        if len(starts) != len(batch):
+            raise UserError(
+                f"this policy remembers {len(starts)} environments and was given {len(batch)} "
+                "observations: reset() it first."
+            )
+        state = self._state
+        if reward is not None and state is not None and "previous_reward" in state:
+            given = np.asarray(reward, np.float32).reshape(len(batch), 1)
+            state = {**state, "previous_reward": given}
+        action, self._state = algorithm.predict(
+            observation if not single else np.asarray(observation)[None],
+            state=state,
+            episode_start=starts,
+            deterministic=self._deterministic,
+        )
+        self._starts = np.zeros(len(batch), np.bool_)
+        taken: Array = action[0] if single else action
+        return taken
+
+    def reset(self, environments: Any = None) -> None:
+        """Let an episode begin with the next observation: everywhere, and for any number of
+        environments (None), or for some.
+
+        Args:
+            environments: their indices, or a bool for each.
+        """
+        if environments is None or self._starts is None:
+            self._state = self._starts = None
+            return
+        self._starts[np.asarray(environments)] = True
 
 
 class Algorithm(AlgorithmCore):
@@ -142,6 +204,10 @@ class Algorithm(AlgorithmCore):
         )
         taken = self._action_map.to_env(action.cpu().numpy())
         return (taken[0] if single else taken), state
+
+    def stateful_policy(self, *, deterministic: bool = True) -> StatefulPolicy:
+        """Return a predictor that keeps a policy's memory itself, for serving."""
+        return StatefulPolicy(self, deterministic=deterministic)
 
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
         """Write a checkpoint (everything, or only what predict and evaluate need) as the directory

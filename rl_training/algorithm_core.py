@@ -132,6 +132,16 @@ class AlgorithmCore(ABC):
     ) -> Tensor:
         """Return actions ``[N, *action]`` for normalised observations ``[N, *shape]``."""
 
+    def act(
+        self, root: TensorDictBase, *, deterministic: bool, generator: torch.Generator | None
+    ) -> None:
+        """Write ``action`` into a root ``[N]`` of the environments; a policy with memory also
+        writes into ``next`` what they carry on.
+        """
+        observation = root.get("observation").to(self.device)
+        action = self.action(observation, deterministic=deterministic, generator=generator)
+        root.set("action", action.cpu())
+
     @property
     @abstractmethod
     def frames_per_batch(self) -> int:

@@ -66,10 +66,12 @@ class Evaluable(Protocol):
     ) -> VectorEnv:
         """Return fresh environments with frozen normalisation."""
 
-    def action(
-        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        """Return the policy's actions."""
+    def act(
+        self, root: TensorDictBase, *, deterministic: bool, generator: torch.Generator | None
+    ) -> None:
+        """Write the policy's actions into a root of the environments, and what it remembers into
+        ``next``.
+        """
 
 
 @torch.no_grad()
@@ -155,9 +157,7 @@ def _play(
     while any(missing):
         if stop_requested():
             raise EvaluationInterruptedError("stopped by a signal while evaluating")
-        observation = root.get("observation").to(algorithm.device)
-        action = algorithm.action(observation, deterministic=deterministic, generator=draws)
-        root.set("action", action.cpu())
+        algorithm.act(root, deterministic=deterministic, generator=draws)
         taken, root = environment.step_and_maybe_reset(root)
         following = taken.get("next")
         watch.step(following.get("episode_length"), missing)

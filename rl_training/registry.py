@@ -16,6 +16,8 @@ ALGORITHMS: dict[str, str] = {
     "dqn": "rl_training.recipes.dqn:DQN",
     "sac": "rl_training.recipes.sac:SAC",
     "td3": "rl_training.recipes.td3:TD3",
+    "recurrent_ppg": "rl_training.contrib.recurrent_ppg:RecurrentPPG",
+    "recurrent_ppo": "rl_training.contrib.recurrent_ppo:RecurrentPPO",
 }
 """Name in a config or on the command line -> ``"module:Class"``."""
 

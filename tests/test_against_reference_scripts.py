@@ -17,6 +17,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl_training.contrib.recurrent_ppo import RecurrentPPO
 from rl_training.optim import GradientStep
 from rl_training.recipes.ppg import PPG
 from rl_training.recipes.ppo import PPO
@@ -73,7 +74,7 @@ def common_settings(script: ModuleType) -> dict[str, Any]:
         "entropy_coefficient": script.ENTROPY_COEFFICIENT,
         "max_gradient_norm": script.MAX_GRADIENT_NORM,
         "adam_epsilon": script.ADAM_EPSILON,
-        "hidden_sizes": list(script.HIDDEN_SIZES),
+        "hidden_sizes": list(getattr(script, "HIDDEN_SIZES", ())),
     }
 
 
@@ -96,12 +97,26 @@ def parameters(*modules: nn.Module) -> list[nn.Parameter]:
 def own_parameters(algorithm: PPO) -> dict[str, Tensor]:
     """Return the library's parameters by name, in the order in which the scripts make theirs."""
     named = dict(algorithm.model.named_parameters())
+    if isinstance(algorithm, RecurrentPPO):
+        return {name: named[name] for name in recurrent_names(named)}
     layers = [f"encoder.{layer}" for layer in LAYERS] + ["action_head.layer"]
     names = [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
     names += ["action_head.log_std"] if "action_head.log_std" in named else []
     layers = [f"value_encoder.{layer}" for layer in LAYERS] + ["value_head"]
     names += [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
     return {name: named[name] for name in names}
+
+
+def recurrent_names(named: Mapping[str, Tensor]) -> list[str]:
+    """Return memory, hidden layer and head, of the policy and then of the value function."""
+    names = []
+    for cell, layers in (
+        (0, ("output.layers.0", "action_head.layer")),
+        (1, ("value_output.layers.0", "value_head")),
+    ):
+        names += [name for name in named if name.startswith(f"memory.cells.{cell}.")]
+        names += [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+    return names
 
 
 @torch.no_grad()
@@ -160,7 +175,11 @@ def assert_same_losses(
 
 def learn_both(twin: Twin, batch: TensorDictBase) -> TensorDictBase:
     """Let both learn from a batch, compare all there is, and return the script's batch."""
-    theirs = batch.select("observation", "action", "action_log_prob", "next", inplace=False).clone()
+    if isinstance(twin.algorithm, RecurrentPPO):
+        theirs = as_the_script_has_it(batch)
+    else:
+        keys = ("observation", "action", "action_log_prob", "next")
+        theirs = batch.select(*keys, inplace=False).clone()
     twin.script.compute_advantages(theirs, twin.critic)
     expected = twin.update(theirs)
     found = recorded(twin.algorithm._step)
@@ -265,3 +284,36 @@ def test_ppg_on_cartpole_with_its_auxiliary_phase() -> None:
         parameters(twin.actor, twin.critic, auxiliary_head),
         before,
     )
+
+
+def as_the_script_has_it(batch: TensorDictBase) -> TensorDictBase:
+    """Return a batch with the state cut into the script's four keys."""
+    keys = ("observation", "action", "action_log_prob", "is_init", "next")
+    theirs = batch.select(*keys, inplace=False).clone()
+    names = ("policy_h", "policy_c", "value_h", "value_c")
+    for number, name in enumerate(names):
+        theirs[name] = batch["memory"][:, :, number : number + 1]
+        theirs["next", name] = batch["next", "memory"][:, :, number : number + 1]
+    return theirs
+
+
+def test_recurrent_ppo_on_cartpole_without_velocities() -> None:
+    script = load_script("recurrent_ppo_cartpole")
+    algorithm = RecurrentPPO(
+        "CartPoleNoVel-v1",
+        **common_settings(script),
+        env_kwargs={"max_episode_steps": 15},
+        memory_size=script.MEMORY_SIZE,
+        output_sizes=[script.OUTPUT_SIZE],
+        num_steps=script.NUM_STEPS,
+        num_epochs=script.NUM_EPOCHS,
+        minibatch_size=4 * script.NUM_STEPS,  # two minibatches an epoch
+    )
+    script.MINIBATCH_ENVS = 4  # type: ignore[attr-defined]
+    twin = make_twin(script, algorithm)
+    batches = iter(algorithm.collector())
+    next(batches)
+    batch = next(batches)
+    assert min(ends(batch)) > 2
+    assert batch["memory"][:, 0].abs().max() > 0, "the rollout has to begin inside episodes"
+    learn_both(twin, batch)

@@ -33,6 +33,7 @@ from rl_training import (
     workflows,
 )
 from rl_training.config import load_config
+from rl_training.contrib import recurrent_ppg, recurrent_ppo
 from rl_training.errors import UserError
 from rl_training.recipes import ppg, ppo
 from rl_training.registry import algorithm_class, algorithm_names
@@ -83,6 +84,13 @@ def test_the_version_is_the_package_s() -> None:
         ("td3_loss", losses),
         ("PPO", ppo),
         ("PPG", ppg),
+        ("RecurrentPPO", recurrent_ppo),
+        ("train_recurrent_ppo", recurrent_ppo),
+        ("RecurrentPPG", recurrent_ppg),
+        ("train_recurrent_ppg", recurrent_ppg),
+        ("RecurrentRolloutBuffer", data),
+        ("LSTMActorCritic", models),
+        ("recurrent_ppo_loss", losses),
         ("train_ppo", ppo),
         ("train_ppg", ppg),
         ("train", workflows),

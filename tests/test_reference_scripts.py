@@ -29,6 +29,7 @@ STEPS = {
     "dqn_cartpole": 1280,
     "sac_pendulum": 110,
     "td3_pendulum": 1010,
+    "recurrent_ppo_cartpole": 512,
 }
 ON_POLICY = ["ppo_cartpole", "ppg_cartpole", "ppo_pendulum"]
 
@@ -50,8 +51,11 @@ def collect(
     torch.manual_seed(0)
     env = script.make_env(num_envs, seed=5)
     actor = script.make_actor(env)
+    policy = actor
+    if hasattr(script, "make_policy"):  # with a critic's memory beside it
+        policy = script.make_policy(actor, script.make_critic(env))
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
-        batch = env.rollout(num_steps, actor, break_when_any_done=False)
+        batch = env.rollout(num_steps, policy, break_when_any_done=False)
     env.close()
     return batch, actor
 

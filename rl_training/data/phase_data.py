@@ -27,21 +27,21 @@ class PhaseData:
         self.frame_stack = frame_stack
         self.parts: list[Part] = []
         """One per rollout: ``value_target`` ``[N * T, 1]``, and ``observation`` ``[N * T, ...]`` or
-        ``frames`` and ``ages``.
+        ``frames`` and ``ages``, and whatever else an algorithm puts there.
         """
 
     def __len__(self) -> int:
         """Return the number of rollouts."""
         return len(self.parts)
 
-    def add(self, batch: TensorDictBase) -> None:
-        """Keep copies of what the phase needs of a rollout."""
+    def part(self, batch: TensorDictBase) -> Part:
+        """Return copies of what the phase needs of a rollout."""
         part = {"value_target": batch["value_target"].flatten(0, 1).clone()}
         if self.frame_stack == 1:
             part["observation"] = batch["observation"].flatten(0, 1).clone()
         else:
             part.update(self._frames(batch))
-        self.parts.append(part)
+        return part
 
     def _frames(self, batch: TensorDictBase) -> Part:
         """Return ``frames`` ``[N, T + stack - 1, channels, ...]``, of each row the older ones of
@@ -62,11 +62,10 @@ class PhaseData:
         """Return all samples: ``value_target`` ``[M]``, and ``observation`` or what `observation`
         puts it together from.
         """
-        data = {
-            "value_target": torch.cat([part["value_target"] for part in self.parts]).squeeze(-1)
-        }
-        if self.frame_stack == 1:
-            data["observation"] = torch.cat([part["observation"] for part in self.parts])
+        together = (key for key in self.parts[0] if key not in ("frames", "ages"))
+        data = {key: torch.cat([part[key] for part in self.parts]) for key in together}
+        data["value_target"] = data["value_target"].squeeze(-1)
+        if "frames" not in self.parts[0]:
             return data
         places, first = [], 0
         for part in self.parts:

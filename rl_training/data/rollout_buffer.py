@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -18,6 +19,9 @@ _TRAINING_KEYS = (
     "value_target",
     "state_value",
 )
+
+
+Buffer = TypeVar("Buffer", bound="RolloutBuffer")
 
 
 class RolloutBuffer:
@@ -67,7 +71,7 @@ class RolloutBuffer:
         self._adopt(TensorDict(batch, shape))
 
     @classmethod
-    def of(cls, batch: TensorDictBase) -> RolloutBuffer:
+    def of(cls: type[Buffer], batch: TensorDictBase) -> Buffer:
         """Return a buffer over a collected batch ``[N, T]``, without a copy."""
         self = cls.__new__(cls)
         self._adopt(batch)

@@ -9,6 +9,7 @@ from rl_training.envs.factory import (
     make_normalizer,
     make_vector_env,
 )
+from rl_training.envs.memory import HiddenVelocity, RepeatPrevious, TMaze
 from rl_training.envs.normalize import (
     Normalizer,
     ObservationNormalizer,
@@ -29,11 +30,14 @@ from rl_training.envs.vector import VectorEnv
 
 __all__ = [
     "ActionMap",
+    "HiddenVelocity",
     "Normalizer",
     "ObservationNormalizer",
+    "RepeatPrevious",
     "ResumeError",
     "RewardNormalizer",
     "RunningMeanStd",
+    "TMaze",
     "VectorEnv",
     "as_vector",
     "episode_seed",

@@ -24,6 +24,10 @@ NEXT_KEYS = frozenset(
 )
 
 
+PREVIOUS_REWARD = "previous_reward"
+"""What a policy carries under this key is the reward of the step, which it cannot know itself."""
+
+
 class TensorSteps:
     """Builds the root and ``next`` values of each vector step.
 
@@ -169,11 +173,13 @@ class TensorSteps:
 
 def _carry(carried: TensorDictBase, values: Source, root: Source, ended: list[int]) -> None:
     """Put what a policy wrote into ``next`` (its recurrent state) into ``values`` and ``root``,
-    zeroed where ``ended``.
+    zeroed where ``ended``. The place it holds for the reward is filled.
     """
     for key, value in carried.items():
         if key in NEXT_KEYS:
             continue
+        if key == PREVIOUS_REWARD:
+            value = values["reward"]
         values[key] = value
         root[key] = _zeroed(value, ended) if ended else value
 

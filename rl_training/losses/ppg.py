@@ -10,6 +10,7 @@ from torchrl.objectives import LossModule
 
 from rl_training.losses.ppo import ppo_loss
 from rl_training.models.actor_critic import MLPPPGModel
+from rl_training.models.heads import Parameters
 
 ppg_loss = ppo_loss
 """The policy phase's loss is PPO's."""
@@ -64,13 +65,22 @@ class PPGAuxiliaryLoss(LossModule):
         """Keys of the old distribution's parameters, in the head's order."""
         return tuple(f"old_{key}" for key in self.model.action_head.parameter_keys)
 
+    def distribution(self, minibatch: Mapping[str, Tensor] | TensorDictBase) -> Parameters:
+        """Return the distribution's parameters for a minibatch."""
+        return self.model.distribution(minibatch["observation"])
+
+    def _evaluate(
+        self, minibatch: Mapping[str, Tensor] | TensorDictBase
+    ) -> tuple[Parameters, Tensor, Tensor]:
+        return self.model.auxiliary(minibatch["observation"])
+
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Return the loss and its detached parts as a TensorDict of scalars."""
         return TensorDict(self.terms(tensordict), [])
 
     def terms(self, minibatch: Mapping[str, Tensor] | TensorDictBase) -> dict[str, Tensor]:
         """Return the same as a dict, from tensors ``[M, ...]``."""
-        parameters, auxiliary_value, value = self.model.auxiliary(minibatch["observation"])
+        parameters, auxiliary_value, value = self._evaluate(minibatch)
         old = tuple(minibatch[key] for key in self.old_parameter_keys)
         parts = ppg_auxiliary_loss(
             {

@@ -10,7 +10,9 @@ from rl_training.models.heads import (
     GaussianHead,
     StateDependentNoiseHead,
 )
+from rl_training.models.lstm import LSTMActorCritic
 from rl_training.models.mlp import MLP
+from rl_training.models.recurrent_policy import RecurrentPolicy
 from rl_training.models.tensordict_modules import policy_module, value_module
 
 __all__ = [
@@ -21,9 +23,11 @@ __all__ = [
     "GaussianHead",
     "ImageEncoder",
     "ImpalaCNN",
+    "LSTMActorCritic",
     "MLPActorCritic",
     "MLPPPGModel",
     "NatureCNN",
+    "RecurrentPolicy",
     "StateDependentNoiseHead",
     "TensorDictActorCritic",
     "build_actor_critic",

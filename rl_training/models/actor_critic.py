@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -45,7 +45,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.encoder = make_encoder()
-        num_features = _output_size(self.encoder)
+        num_features = output_size(self.encoder)
         self.action_head = make_head(num_features)
         self.value_encoder = make_encoder() if architecture == "dual" else None
         self.value_head = nn.Linear(num_features, 1)
@@ -68,6 +68,7 @@ class ActorCritic(nn.Module):
         *,
         architecture: Architecture = "dual",
         log_std_init: float = 0.0,
+        model_options: Mapping[str, Any] | None = None,
         **model: Any,
     ) -> Model:
         """Return a model for gymnasium spaces, in one line::
@@ -79,6 +80,7 @@ class ActorCritic(nn.Module):
             action_space: Discrete or a Box.
             architecture: as for the class.
             log_std_init: of a Box's Gaussian, its first log standard deviation.
+            model_options: of the class itself (the memory of an `LSTMActorCritic`).
             **model: any field of `rl_training.config.ModelConfig`: ``hidden_sizes``,
                 ``activation``, ``orthogonal_init``, ``encoder``.
 
@@ -95,6 +97,7 @@ class ActorCritic(nn.Module):
             observation_dtype=observation_space.dtype.name,
             action_space=space_to_dict(action_space),
             architecture=architecture,
+            model_options=model_options,
             log_std_init=log_std_init,
         )
         assert isinstance(made, cls)
@@ -142,13 +145,13 @@ class ActorCritic(nn.Module):
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Return what the policy loss trains: the encoder and the action head."""
-        return _trainable(self.encoder, self.action_head)
+        return trainable(self.encoder, self.action_head)
 
     def value_parameters(self) -> list[nn.Parameter]:
         """Return what only the value loss trains: the value head and, if it has its own, its
         encoder.
         """
-        return _trainable(self.value_encoder, self.value_head)
+        return trainable(self.value_encoder, self.value_head)
 
     def _value(self, observation: Tensor, features: Tensor | None) -> Tensor:
         if self.value_encoder is not None:
@@ -156,7 +159,7 @@ class ActorCritic(nn.Module):
         assert features is not None
         if self.architecture == "detach":
             features = features.detach()
-        return _scalar(self.value_head, features)
+        return scalar(self.value_head, features)
 
 
 class MLPActorCritic(ActorCritic):
@@ -184,33 +187,36 @@ class MLPPPGModel(ActorCritic):
             architecture=architecture,
             orthogonal_init=orthogonal_init,
         )
-        self.auxiliary_head = nn.Linear(_output_size(self.encoder), 1)
+        self.auxiliary_head = nn.Linear(output_size(self.encoder), 1)
         if orthogonal_init:
             orthogonal_(self.auxiliary_head, 1.0)
 
     def auxiliary(self, observation: Tensor) -> tuple[Parameters, Tensor, Tensor]:
         """Return distribution parameters, auxiliary value and true value, both ``[*batch]``."""
         features = self.encoder(observation)
-        auxiliary_value = _scalar(self.auxiliary_head, features)
+        auxiliary_value = scalar(self.auxiliary_head, features)
         return self.action_head(features), auxiliary_value, self._value(observation, features)
 
     def auxiliary_parameters(self) -> list[nn.Parameter]:
         """Return what only the auxiliary phase trains: the auxiliary value's head."""
-        return _trainable(self.auxiliary_head)
+        return trainable(self.auxiliary_head)
 
 
-def _scalar(head: nn.Linear, features: Tensor) -> Tensor:
+def scalar(head: nn.Linear, features: Tensor) -> Tensor:
+    """Return a one-dimensional head's output ``[*batch]``."""
     return functional.linear(features, head.weight, head.bias).squeeze(-1)
 
 
-def _trainable(*modules: nn.Module | None) -> list[nn.Parameter]:
+def trainable(*modules: nn.Module | None) -> list[nn.Parameter]:
+    """Return the parameters of ``modules`` that take part in training, in order."""
     found: Iterable[nn.Parameter] = (
         parameter for module in modules if module is not None for parameter in module.parameters()
     )
     return [parameter for parameter in found if parameter.requires_grad]
 
 
-def _output_size(encoder: nn.Module) -> int:
+def output_size(encoder: nn.Module) -> int:
+    """Return how many features ``encoder`` gives."""
     size = getattr(encoder, "output_size", None)
     if not isinstance(size, int):
         raise TypeError(

@@ -40,6 +40,7 @@ def build_actor_critic(
     architecture: Architecture,
     observation_dtype: str = "float32",
     networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
+    model_options: Mapping[str, Any] | None = None,
     **head_options: Any,
 ) -> ActorCritic:
     """Return the model that ``model`` describes.
@@ -52,6 +53,7 @@ def build_actor_critic(
         architecture: how policy and value function share an encoder.
         observation_dtype: of observations, by name; images are of ``uint8``.
         networks: the user's own policy and value modules, instead of all that.
+        model_options: of the class, beside encoder, head and architecture.
         **head_options: of `head_factory`.
 
     Raises:
@@ -87,6 +89,7 @@ def build_actor_critic(
         ),
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,
+        **(model_options or {}),
     )
 
 

@@ -28,6 +28,9 @@ class ActionHead(nn.Module, ABC):
     parameter_keys: tuple[str, ...]
     """TensorDict keys of the parameters that ``torch_distribution`` takes."""
 
+    num_actions: int
+    """How many discrete actions there are, or how many numbers a continuous one has."""
+
     @abstractmethod
     def forward(self, features: Tensor) -> Parameters:
         """Return the distribution's parameters for features ``[*batch, F]``."""

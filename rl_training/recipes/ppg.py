@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig, require
 from rl_training.data.frame_stacks import stacked_frames
-from rl_training.data.phase_data import PhaseData, minibatch_of, observation_of, parts_of
+from rl_training.data.phase_data import PhaseData, minibatch_of, parts_of
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
@@ -103,13 +103,14 @@ class PPG(PPO):
 
     name: ClassVar[str] = "ppg"
     Config: ClassVar[type[Any]] = PPGConfig
+    auxiliary_loss_class: ClassVar[type[Any]] = PPGAuxiliaryLoss
     model: MLPPPGModel
 
     def make(self) -> None:
         """Add the auxiliary loss, its optimiser and its gradient step to PPO's."""
         config = self.config.algorithm
         super().make()
-        self.auxiliary_loss = PPGAuxiliaryLoss(
+        self.auxiliary_loss = self.auxiliary_loss_class(
             self.model,
             clone_coefficient=config.clone_coefficient,
             true_value_coefficient=config.true_value_coefficient,
@@ -177,10 +178,14 @@ class PPG(PPO):
         metrics = super()._update(batch)
         metrics["time/policy_phase"] = torch.tensor(time.perf_counter() - start)
         if config.auxiliary_epochs > 0:
-            self._phase.add(batch)
+            self._phase.parts.append(self._phase_part(batch))
             if len(self._phase) == config.policy_iterations:
                 metrics.update(self.auxiliary_update())
         return metrics
+
+    def _phase_part(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Return copies of what the auxiliary phase needs of an iteration, ``[M, ...]``."""
+        return self._phase.part(batch)
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         config = self.config.algorithm
@@ -233,7 +238,11 @@ class PPG(PPO):
         batch may differ in the last bit, and the first divergence would not be exactly zero.
         """
         names = self.auxiliary_loss.old_parameter_keys
-        parts = [self.model.distribution(observation_of(data, each)) for each in minibatches]
+        parts = []
+        for indices in minibatches:
+            samples, rows = minibatch_of(data, indices)
+            minibatch = {key: value[rows] for key, value in samples.items()}
+            parts.append(self.auxiliary_loss.distribution(minibatch))
         order = torch.cat(list(minibatches))
         old = {}
         for name, pieces in zip(names, zip(*parts, strict=True), strict=True):

@@ -5,9 +5,7 @@ python -m rl_training.recipes.ppo --config zoo/ppo_cartpole.yaml
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -141,6 +139,10 @@ class PPO(Algorithm):
 
     name: ClassVar[str] = "ppo"
     Config: ClassVar[type[Any]] = PPOConfig
+    loss_class: ClassVar[type[Any]] = LeanClipPPOLoss
+    rollout_policy_class: ClassVar[type[Any]] = RolloutPolicy
+    buffer_class: ClassVar[type[RolloutBuffer]] = RolloutBuffer
+    rollout_policy: RolloutPolicy
 
     def make(self) -> None:
         """Build the model, the loss, the optimiser and the gradient step."""
@@ -148,7 +150,7 @@ class PPO(Algorithm):
         self.model = self._build_model().to(self.device)
         self.modules["model"] = self.model
         self.parameters = FlatParameters(self._parameter_groups())
-        self.loss_module = LeanClipPPOLoss(
+        self.loss_module = self.loss_class(
             self.model,
             clip_epsilon=config.clip_epsilon,
             entropy_coefficient=config.entropy_coefficient,
@@ -157,14 +159,18 @@ class PPO(Algorithm):
             normalize_advantage=config.normalize_advantage == "minibatch",
         )
         self._make_optimizers()
-        self.rollout_policy = RolloutPolicy(self.model, generator=self.generators["rollout"])
+        self.rollout_policy = self.rollout_policy_class(
+            self.model, generator=self.generators["rollout"]
+        )
 
     def _build_model(self) -> ActorCritic:
         return self._make_model(
             MLPActorCritic, "shared" if self.config.model.shared_trunk else "dual"
         )
 
-    def _make_model(self, cls: type[ActorCritic], architecture: Architecture) -> ActorCritic:
+    def _make_model(
+        self, cls: type[ActorCritic], architecture: Architecture, **model_options: Any
+    ) -> ActorCritic:
         config = self.config.algorithm
         action_space = space_to_dict(self.action_space)
         if action_space["type"] == "Discrete" and (config.gsde or config.squash):
@@ -177,6 +183,7 @@ class PPO(Algorithm):
             action_space=action_space,
             architecture=architecture,
             networks=self.networks,
+            model_options=model_options,
             log_std_init=config.log_std_init,
             gsde=config.gsde,
             gsde_resample_interval=config.gsde_resample_interval,
@@ -305,12 +312,16 @@ class PPO(Algorithm):
         """
         if "action_log_prob" not in batch.keys():  # noqa: SIM118  a TensorDict is no dict
             self.after_collection(batch)
-        config, buffer = self.config.algorithm, RolloutBuffer.of(batch)
+        config, buffer = self.config.algorithm, self.buffer_class.of(batch)
         self._bootstrap(buffer)
         buffer.compute_returns_and_advantages(None, config.discount, config.gae_lambda)
         if config.normalize_advantage == "batch":
             buffer.advantages.copy_(normalize(buffer.advantages))
-        return {key: value.to(self.device) for key, value in buffer.samples().items()}
+        return {key: value.to(self.device) for key, value in self._samples(buffer).items()}
+
+    def _samples(self, buffer: Any) -> dict[str, Tensor]:
+        samples: dict[str, Tensor] = buffer.samples()
+        return samples
 
     def _bootstrap(self, buffer: RolloutBuffer) -> None:
         """Set the values of every step's true successor.
@@ -323,9 +334,22 @@ class PPO(Algorithm):
         needs_forward = buffer.dones & ~terminated
         needs_forward[-1] = True
         next_values = buffer.values.roll(-1, 0)
-        observation = following["observation"].transpose(0, 1)[needs_forward]
-        next_values[needs_forward] = self.model.value(observation.to(self.device)).cpu()
+        successors = following.transpose(0, 1)[needs_forward]
+        next_values[needs_forward] = self._successor_values(successors).cpu()
         buffer.terminated, buffer.next_values = terminated, next_values
+
+    def _successor_values(self, successors: TensorDictBase) -> Tensor:
+        """Return the values ``[M]`` of what steps ended with."""
+        return self.model.value(successors["observation"].to(self.device))
+
+    def _minibatches(
+        self, samples: Mapping[str, Tensor], epochs: int
+    ) -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
+        """Yield samples, and which of them a gradient step is on, over shuffled passes."""
+        count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
+        for _ in range(epochs):
+            for indices in shuffled_indices(count, size, generator=self.generators["minibatch"]):
+                yield samples, indices
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self._run_epochs(self._step, samples, self.config.algorithm.num_epochs)
@@ -338,12 +362,9 @@ class PPO(Algorithm):
         Over the steps that were taken: the minibatch at which ``target_kl`` stops is none of them,
         unless it is the first, whose metrics are better than nothing.
         """
-        count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
-        shuffle = functools.partial(shuffled_indices, count, size)
-        passes = (shuffle(generator=self.generators["minibatch"]) for _ in range(epochs))
         taken: list[Tensor] = []
-        for indices in itertools.chain.from_iterable(passes):
-            measured = step(samples, indices)
+        for chosen, indices in self._minibatches(samples, epochs):
+            measured = step(chosen, indices)
             if step.stopped:
                 break
             taken.append(measured)

@@ -6,6 +6,7 @@ python -m tests.benchmarks.peers --workload ppo_cartpole --threads 1
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,8 +44,12 @@ def peer_settings(workload: Workload) -> dict[str, Any]:
     """Return the workload's settings as arguments of the peer's algorithm."""
     ours = dict(workload.settings)
     settings: dict[str, Any] = {}
-    if "hidden_sizes" in ours:
-        settings["policy_kwargs"] = {"net_arch": ours.pop("hidden_sizes")}
+    hidden_sizes, output_sizes = ours.pop("hidden_sizes", None), ours.pop("output_sizes", None)
+    if "memory_size" in ours:
+        sizes = {"lstm_hidden_size": ours.pop("memory_size"), "net_arch": output_sizes}
+        settings["policy_kwargs"] = sizes
+    elif hidden_sizes is not None:
+        settings["policy_kwargs"] = {"net_arch": hidden_sizes}
     ratio = ours.pop("gradient_steps_per_step", 1.0)
     if not workload.on_policy:
         interval = ours.setdefault("train_every", 1)
@@ -56,27 +61,37 @@ def peer_settings(workload: Workload) -> dict[str, Any]:
     return settings
 
 
+def make_atari_model(workload: Workload) -> Any:
+    """Build the peer's model of a game in its own pipeline."""
+    import ale_py
+    import gymnasium
+    import stable_baselines3
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    gymnasium.register_envs(ale_py)
+    games: Any = make_atari_env(workload.env_id, workload.num_envs, seed=1)
+    algorithm = getattr(stable_baselines3, workload.algorithm)
+    settings = peer_settings(workload)
+    return algorithm("CnnPolicy", VecFrameStack(games, 4), **settings, device="cpu", seed=1)
+
+
 def make_model(workload: Workload) -> Any:
     """Build the peer's model with the workload's settings."""
     if workload.atari:
-        import ale_py
-        import gymnasium
+        return make_atari_model(workload)
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
 
-        gymnasium.register_envs(ale_py)
-    import stable_baselines3
-    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
-
+    importlib.import_module("rl_training.envs")  # registers the environments without velocities
     settings = peer_settings(workload)
-    algorithm = getattr(stable_baselines3, workload.algorithm)
-    if workload.atari:
-        games: Any = make_atari_env(workload.env_id, workload.num_envs, seed=1)
-        stacked = VecFrameStack(games, 4)
-        return algorithm("CnnPolicy", stacked, **settings, device="cpu", seed=1)
     env: Any = make_vec_env(workload.env_id, workload.num_envs, seed=1)
     if workload.normalize:
         env = VecNormalize(env, gamma=settings["gamma"])
-    return algorithm("MlpPolicy", env, **settings, device="cpu", seed=1)
+    recurrent = workload.algorithm.startswith("Recurrent")
+    package = importlib.import_module("sb3_contrib" if recurrent else "stable_baselines3")
+    policy = "MlpLstmPolicy" if recurrent else "MlpPolicy"
+    return getattr(package, workload.algorithm)(policy, env, **settings, device="cpu", seed=1)
 
 
 def run(arguments: argparse.Namespace) -> Result:

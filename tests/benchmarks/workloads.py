@@ -56,6 +56,27 @@ WORKLOADS = {
             "gae_lambda": 0.8,
         },
     ),
+    "recurrent_ppo_cartpole": Workload(
+        algorithm="RecurrentPPO",
+        env_id="CartPoleNoVel-v1",
+        steps=20_480,
+        warm_up_steps=512,
+        num_envs=8,
+        linear_schedules=True,
+        settings={
+            **_PPO,
+            "num_steps": 32,
+            "minibatch_size": 256,
+            "num_epochs": 20,
+            "learning_rate": 1e-3,
+            "discount": 0.98,
+            "gae_lambda": 0.8,
+            # An LSTM each for policy and value function, on the observations themselves.
+            "memory_size": 64,
+            "hidden_sizes": [],
+            "output_sizes": [64],
+        },
+    ),
     "ppo_pendulum": Workload(
         algorithm="PPO",
         env_id="Pendulum-v1",

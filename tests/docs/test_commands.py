@@ -72,7 +72,7 @@ def check_pip(words: Sequence[str]) -> None:
 def check_python(words: Sequence[str]) -> None:
     assert words[0] == "-m"
     module, rest = words[1], words[2:]
-    if module.startswith("rl_training.recipes."):
+    if module.startswith(("rl_training.recipes.", "rl_training.contrib.")):
         check_train(["--algo", module.rpartition(".")[2], *rest])
     elif module == "tests.benchmarks.speed":
         check_benchmark(rest)

@@ -19,6 +19,8 @@ _PHASES = {"num_steps": 32, "policy_iterations": 2, "auxiliary_minibatches": 4}
 _REPLAY = {"warm_up": 32, "train_every": 32, "replay_capacity": 1000, "hidden_sizes": [8]}
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "ppo": [{"num_steps": 32}],
+    "recurrent_ppg": [_PHASES, {**_PHASES, "value_epochs": 2}],
+    "recurrent_ppo": [{"num_steps": 32}],
     "ppg": [_PHASES, {**_PHASES, "value_epochs": 2}],
     "dqn": [_REPLAY],
     "sac": [_REPLAY, {**_REPLAY, "entropy_coefficient": 0.1}],

@@ -16,7 +16,7 @@ from tests.recipes.environments import Identity, Tracking
 
 ENVIRONMENTS: dict[str, Callable[[], Any]] = {"discrete": Identity, "box": Tracking}
 
-ON_POLICY = ("ppo", "ppg")
+ON_POLICY = ("ppo", "ppg", "recurrent_ppo", "recurrent_ppg")
 
 _COMMON: dict[str, Any] = {
     "num_envs": 4,
@@ -41,18 +41,23 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 """An iteration is 128 steps everywhere."""
 
+_CYCLE: dict[str, Any] = {
+    "policy_iterations": 2,
+    "policy_epochs": 3,
+    "value_epochs": 3,
+    "auxiliary_epochs": 2,
+    "auxiliary_minibatches": 8,
+}
+# Two sequences a minibatch; one lasts as long as an episode of the small environments.
+_SEQUENCES: dict[str, Any] = {"sequence_length": 16, "memory_size": 16}
 PHASES: dict[str, dict[str, Any]] = {
     "ppo": {"num_epochs": 3},
+    "recurrent_ppo": {"num_epochs": 3, **_SEQUENCES},
+    "recurrent_ppg": {**_CYCLE, **_SEQUENCES},
     "dqn": {"target_update_interval": 100},
     "sac": {},
     "td3": {},
-    "ppg": {
-        "policy_iterations": 2,
-        "policy_epochs": 3,
-        "value_epochs": 3,
-        "auxiliary_epochs": 2,
-        "auxiliary_minibatches": 8,
-    },
+    "ppg": _CYCLE,
 }
 
 

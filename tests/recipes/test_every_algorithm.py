@@ -55,15 +55,18 @@ SAC_METRICS = CRITIC_METRICS | {
     "train/entropy",
     "train/entropy_coefficient",
 }
+PPG_METRICS = [
+    TRAINING_METRICS | {"time/policy_phase"},
+    TRAINING_METRICS | {"time/policy_phase"} | PHASE_METRICS,
+]
 METRICS = {
     "dqn": [DQN_METRICS, DQN_METRICS],
     "sac": [SAC_METRICS, SAC_METRICS],
     "td3": [CRITIC_METRICS, CRITIC_METRICS],
     "ppo": [TRAINING_METRICS, TRAINING_METRICS],
-    "ppg": [
-        TRAINING_METRICS | {"time/policy_phase"},
-        TRAINING_METRICS | {"time/policy_phase"} | PHASE_METRICS,
-    ],
+    "recurrent_ppo": [TRAINING_METRICS, TRAINING_METRICS],
+    "ppg": PPG_METRICS,
+    "recurrent_ppg": PPG_METRICS,
 }
 """The keys of the first and of the second iteration, which has PPG's auxiliary phase."""
 
@@ -74,6 +77,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed_entropy_coefficient": ("box", {"entropy_coefficient": 0.1}),
     "ornstein_uhlenbeck": ("box", {"exploration_noise": "ornstein_uhlenbeck"}),
     "ddpg": ("box", {"twin_critics": False, "policy_delay": 1, "target_policy_noise": 0.0}),
+    "shared_memory": (
+        "discrete",
+        {"memory": "gru", "critic_memory": "shared", "architecture": "detach"},
+    ),
+    "separate_phases": ("box", {"value_epochs": 1, "burn_in": 4, "previous_action": True}),
+    "gru": ("discrete", {"memory": "gru", "memory_layers": 2, "critic_memory": "shared"}),
+    "burn_in": ("box", {"critic_memory": "none", "burn_in": 8, "output_sizes": [8]}),
+    "refreshed": (
+        "box",
+        {"refresh_state": True, "previous_action": True, "previous_reward": True},
+    ),
     "discrete": ("discrete", {}),
     "box": ("box", {}),
     "gsde": ("box", {"gsde": True, "gsde_resample_interval": 5}),
@@ -85,6 +99,8 @@ _ON_POLICY_KINDS = ("discrete", "box", "gsde", "squash", "normalized")
 KINDS_OF = {
     "ppo": _ON_POLICY_KINDS,
     "ppg": _ON_POLICY_KINDS,
+    "recurrent_ppg": ("discrete", "box", "shared_memory", "separate_phases"),
+    "recurrent_ppo": (*_ON_POLICY_KINDS, "gru", "burn_in", "refreshed"),
     "dqn": ("discrete", "rainbow", "soft_targets"),
     "sac": ("discrete", "box", "gsde", "bfloat16", "fixed_entropy_coefficient"),
     "td3": ("box", "ornstein_uhlenbeck", "ddpg", "bfloat16"),
@@ -151,6 +167,7 @@ def test_metrics_have_the_documented_names(name: str) -> None:
         *((name, "Pendulum-v1", {}) for name in CONTINUOUS),
         *((name, "Pendulum-v1", {"normalize_observation": True}) for name in ON_POLICY),
         *((name, "Pendulum-v1", {"gsde": True}) for name in KINDS_OF if "gsde" in KINDS_OF[name]),
+        ("recurrent_ppo", "Pendulum-v1", {"previous_action": True, "previous_reward": True}),
         ("dqn", "CartPole-v1", {"rainbow": True}),
         ("td3", "Pendulum-v1", {"exploration_noise": "ornstein_uhlenbeck"}),
     ],
@@ -199,10 +216,10 @@ def test_predicted_continuous_actions_stay_within_the_bounds(
     with torch.no_grad():
         model = algorithm.model
         head = model.action_head.layer if name in ON_POLICY else model.actor.head
-        head.weight.mul_(1000)
+        head.weight.mul_(10_000)
     observations = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     actions, state = algorithm.predict(observations, deterministic=deterministic)
-    assert state is None
+    assert (state is None) == (not name.startswith("recurrent"))
     assert actions.shape == (64, 1)
     assert actions.dtype == np.float32
     assert all(algorithm.action_space.contains(action) for action in actions)

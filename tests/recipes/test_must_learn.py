@@ -9,19 +9,21 @@ import torch
 
 from rl_training.registry import ALGORITHMS
 from tests.recipes.environments import FiveSteps
-from tests.recipes.runs import ENVIRONMENTS, make, make_ppo
+from tests.recipes.runs import ENVIRONMENTS, ON_POLICY, make, make_ppo
 
 _ON_POLICY: dict[str, Any] = {"num_steps": 64, "minibatch_size": 64, "max_gradient_norm": 0.5}
 _REPLAY: dict[str, Any] = {"minibatch_size": 64, "gradient_steps_per_step": 0.5, "train_every": 16}
 EASY: dict[str, dict[str, Any]] = {
     "ppo": _ON_POLICY,
     "ppg": _ON_POLICY,
+    "recurrent_ppo": _ON_POLICY,
+    "recurrent_ppg": _ON_POLICY,
     "dqn": {**_REPLAY, "exploration_final": 0.3},
     "sac": {**_REPLAY, "target_entropy": 0.2},
     "td3": {**_REPLAY, "exploration_deviation": 0.3},
 }
 TASKS = [
-    *((name, "discrete", 5_000, 15.9, {}) for name in ("ppo", "ppg")),
+    *((name, "discrete", 5_000, 15.9, {}) for name in ON_POLICY),
     *((name, "box", 16_000, 15.0, {}) for name in ("ppo", "ppg")),
     ("dqn", "discrete", 3_000, 15.9, {}),
     ("dqn", "discrete", 4_000, 15.9, {"rainbow": True, "value_min": 0.0}),

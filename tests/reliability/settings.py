@@ -13,7 +13,7 @@ NUM_STEPS = 32
 FRAMES = NUM_ENVS * NUM_STEPS
 ITERATIONS = 36
 
-_ON_POLICY = ("ppo", "ppg")
+_ON_POLICY = ("ppo", "ppg", "recurrent_ppo", "recurrent_ppg")
 
 _BASE: dict[str, Any] = {
     "env_id": "CartPole-v1",
@@ -79,6 +79,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "algo": "ppg",
         "algorithm": _CYCLE,
         "env": {"vectorization": "async", "normalize_observation": True},
+    },
+    "recurrent_ppo_cartpole": {
+        "algo": "recurrent_ppo",
+        "env_id": "CartPoleNoVel-v1",
+        "algorithm": {"num_epochs": 2, "memory_size": 16, "sequence_length": 16, "burn_in": 4},
+    },
+    "recurrent_ppg_cartpole": {
+        "algo": "recurrent_ppg",
+        "env_id": "CartPoleNoVel-v1",
+        "algorithm": {**_CYCLE, "memory_size": 16, "sequence_length": 16},
+    },
+    "recurrent_ppo_pendulum": {
+        "algo": "recurrent_ppo",
+        "env_id": "PendulumNoVel-v1",
+        "algorithm": {
+            "num_epochs": 2,
+            "memory": "gru",
+            "memory_size": 16,
+            "memory_layers": 2,
+            "critic_memory": "shared",
+            "previous_action": True,
+            "previous_reward": True,
+        },
+        "env": {"normalize_observation": True},
     },
     "dqn_cartpole_prioritized": {
         "algo": "dqn",

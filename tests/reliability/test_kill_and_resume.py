@@ -54,6 +54,7 @@ def kill_and_resume(tmp_path: Path, reference: Path, name: str, *, kills: int) -
         ("ppg_pendulum_shared", 1),
         ("ppo_lunarlander", 1),
         ("ppg_cartpole_async", 1),
+        ("recurrent_ppo_cartpole", 2),
         ("dqn_cartpole_prioritized", 2),
         ("sac_pendulum", 1),
         ("td3_pendulum", 1),

@@ -26,7 +26,7 @@ SHORT_CYCLE = {"policy_iterations": 2, "auxiliary_epochs": 1, "auxiliary_minibat
 
 def short(name: str, **changes: Any) -> dict[str, Any]:
     content = setting(name, total_timesteps=ITERATIONS * FRAMES, **changes)
-    if content["algo"] == "ppg":
+    if content["algo"] in ("ppg", "recurrent_ppg"):
         content["algorithm"].update(SHORT_CYCLE)
     return content
 

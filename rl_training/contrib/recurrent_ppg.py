@@ -1,0 +1,90 @@
+"""Phasic policy gradient of policies with memory: an LSTM or a GRU.
+
+python -m rl_training.contrib.recurrent_ppg --config zoo/recurrent_ppg_repeat_previous.yaml
+
+It is `rl_training.recipes.ppg.PPG` on the sequences of `rl_training.contrib.recurrent_ppo`. The
+auxiliary phase replays those of all its iterations from the states that they were collected from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_training.config import TrainConfig, require
+from rl_training.contrib.recurrent_ppo import MemoryConfig, RecurrentPPO
+from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
+from rl_training.losses.recurrent_ppg import RecurrentPPGAuxiliaryLoss
+from rl_training.models.lstm import MEMORY, LSTMPPGModel
+from rl_training.recipes.ppg import PPG, PPGConfig
+from rl_training.workflows import TrainResult, train_with_overrides
+
+
+@dataclass(kw_only=True)
+class RecurrentPPGConfig(MemoryConfig, PPGConfig):
+    """PPG's hyperparameters, and those of the memory."""
+
+    num_steps: int = 128
+    """Steps per environment and iteration."""
+    minibatch_size: int = 256
+    """Samples per gradient step of the policy phase, in whole sequences."""
+    auxiliary_minibatches: int = 128
+    """Minibatches of each pass of the auxiliary phase, in whole sequences."""
+
+    def validate(self, config: TrainConfig) -> None:
+        """Refuse values that cannot be trained with, naming key and value."""
+        super().validate(config)
+        self.validate_memory(config)
+        shared = self.critic_memory == "shared"
+        require(
+            shared == (self.architecture != "dual"),
+            "algorithm.critic_memory",
+            "must be 'shared' with architecture 'shared' or 'detach', and only then, "
+            f"not {self.critic_memory!r} with {self.architecture!r}",
+        )
+        length = self.sequence_length or self.num_steps
+        count = self.policy_iterations * self.num_steps * config.num_envs // length
+        self._require(
+            self.auxiliary_minibatches <= count,
+            "auxiliary_minibatches",
+            f"be at most the {count} sequences of a phase",
+        )
+
+
+class RecurrentPPG(RecurrentPPO, PPG):
+    """PPG on sequences, with a policy and value functions that remember."""
+
+    name: ClassVar[str] = "recurrent_ppg"
+    Config: ClassVar[type[Any]] = RecurrentPPGConfig
+    auxiliary_loss_class: ClassVar[type[Any]] = RecurrentPPGAuxiliaryLoss
+    model: LSTMPPGModel  # type: ignore[assignment]
+
+    def _build_model(self) -> LSTMPPGModel:  # type: ignore[override]
+        architecture = self.config.algorithm.architecture
+        return cast("LSTMPPGModel", self._make_recurrent(LSTMPPGModel, architecture))
+
+    def _phase_part(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Return copies of what the auxiliary phase needs of an iteration, as sequences ``[S, T,
+        ...]``.
+        """
+        keys = tuple(self.model.carried_sizes)
+        sequences = RecurrentRolloutBuffer.of(batch).sequences(self._length, extra_keys=keys)
+        part = {key: sequences[key].clone() for key in ("observation", "is_init", MEMORY, *keys)}
+        part["value_target"] = sequences["value_target"].unsqueeze(-1).clone()
+        return part
+
+
+def train_recurrent_ppg(config: Any, **overrides: Any) -> TrainResult:
+    """Train recurrent PPG as ``config`` says (a `TrainConfig` or the path of a preset), with any
+    field overridden.
+    """
+    return train_with_overrides("recurrent_ppg", config, overrides)
+
+
+if __name__ == "__main__":
+    from rl_training.cli import recipe_main
+
+    recipe_main("recurrent_ppg")

@@ -1,0 +1,387 @@
+"""Proximal policy optimisation of policies with memory: an LSTM or a GRU.
+
+python -m rl_training.contrib.recurrent_ppo --config zoo/recurrent_ppo_cartpole_novel.yaml
+
+It is `rl_training.recipes.ppo.PPO`, whose samples are sequences: their first state is the one the
+rollout had there, and it is zeroed inside them where an episode begins. Memory in policy gradients:
+Wierstra et al. 2007; stored states and burn-in: Kapturowski et al. 2019 (R2D2).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from rl_training.config import TrainConfig, require
+from rl_training.data.recurrent_rollout_buffer import (
+    RecurrentRolloutBuffer,
+    padded,
+    padded_indices,
+)
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.envs.observations import as_batch
+from rl_training.errors import UserError
+from rl_training.losses.recurrent_ppo import RecurrentPPOLoss
+from rl_training.models.actor_critic import Architecture
+from rl_training.models.lstm import MEMORY, CriticMemory, LSTMActorCritic
+from rl_training.models.memory import MemoryKind
+from rl_training.models.recurrent_policy import (
+    RecurrentPolicy,
+    RecurrentRolloutPolicy,
+    recall,
+    remember,
+)
+from rl_training.recipes.ppo import PPO, PPOConfig
+from rl_training.workflows import TrainResult, train_with_overrides
+
+logger = logging.getLogger(__name__)
+Array = NDArray[Any]
+
+_AT_MOST = {"memory_size": 65_536, "memory_layers": 64}
+
+
+@dataclass(kw_only=True)
+class MemoryConfig:
+    """What a policy remembers with, and how its sequences are trained on."""
+
+    memory: MemoryKind = "lstm"
+    """``lstm`` or ``gru``."""
+    memory_size: int = 64
+    """Units of each of its layers."""
+    memory_layers: int = 1
+    """Its layers."""
+    critic_memory: CriticMemory = "separate"
+    """``separate``: encoder and memory of the value function's own; ``shared``: the policy's,
+    trained by both; ``none``: an encoder of its own, and no memory.
+    """
+    output_sizes: list[int] = field(default_factory=list)
+    """Units of each hidden layer between the memory and the heads."""
+    previous_action: bool = False
+    """The memory also gets the action before."""
+    previous_reward: bool = False
+    """The memory also gets the reward before."""
+    sequence_length: int | None = None
+    """Steps of a sequence that is trained on, which divide ``num_steps``; None: all of them."""
+    burn_in: int = 0
+    """Steps before a sequence from which its first state is computed anew, by the present
+    parameters, before each pass.
+    """
+    refresh_state: bool = False
+    """Compute every sequence's first state anew before each pass, from the rollout's beginning."""
+
+    def validate_memory(self, config: TrainConfig) -> None:
+        """Refuse what no policy can remember with, or no sequence be cut by."""
+        for key, most in _AT_MOST.items():
+            self._require_memory(1 <= getattr(self, key) <= most, key, f"lie in [1, {most}]")
+        sizes = self.output_sizes
+        self._require_memory(all(size >= 1 for size in sizes), "output_sizes", "be positive")
+        steps = config.algorithm.num_steps
+        length = steps if self.sequence_length is None else self.sequence_length
+        self._require_memory(
+            1 <= length <= steps and steps % length == 0,
+            "sequence_length",
+            f"divide num_steps, {steps}",
+        )
+        size = config.algorithm.minibatch_size
+        require(
+            size % length == 0,
+            "algorithm.minibatch_size",
+            f"must be a multiple of the sequence length, {length}, not {size}",
+        )
+        most = length if length < steps else 0
+        self._require_memory(
+            0 <= self.burn_in <= most,
+            "burn_in",
+            f"lie in [0, {most}]: sequences are of {length} steps, and whole rollouts have nothing "
+            "before them",
+        )
+        self._require_memory(
+            not (self.refresh_state and self.burn_in), "burn_in", "be 0 with refresh_state"
+        )
+        self._require_memory(
+            not (self.previous_reward and config.env.normalize_reward),
+            "previous_reward",
+            "be false with env.normalize_reward: evaluation has other rewards than training",
+        )
+
+    def _require_memory(self, holds: bool, key: str, what: str) -> None:
+        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")
+
+
+@dataclass(kw_only=True)
+class RecurrentPPOConfig(MemoryConfig, PPOConfig):
+    """PPO's hyperparameters, and those of the memory."""
+
+    num_steps: int = 128
+    """Steps per environment and iteration (the paper's horizon T)."""
+    minibatch_size: int = 256
+    """Samples per gradient step, in whole sequences."""
+
+    def validate(self, config: TrainConfig) -> None:
+        """Refuse values that cannot be trained with, naming key and value."""
+        super().validate(config)
+        self.validate_memory(config)
+
+
+class RecurrentPPO(PPO):
+    """PPO on sequences, with a policy and a value function that remember."""
+
+    name: ClassVar[str] = "recurrent_ppo"
+    Config: ClassVar[type[Any]] = RecurrentPPOConfig
+    loss_class: ClassVar[type[Any]] = RecurrentPPOLoss
+    rollout_policy_class: ClassVar[type[Any]] = RecurrentRolloutPolicy
+    buffer_class: ClassVar[type[RolloutBuffer]] = RecurrentRolloutBuffer
+    model: LSTMActorCritic
+    _unremembered = False
+
+    def _build_model(self) -> LSTMActorCritic:
+        require(not self.config.model.shared_trunk, "model.shared_trunk", _SHARED_TRUNK)
+        shared = self.config.algorithm.critic_memory == "shared"
+        return self._make_recurrent(LSTMActorCritic, "shared" if shared else "dual")
+
+    def _make_recurrent(
+        self, cls: type[LSTMActorCritic], architecture: Architecture
+    ) -> LSTMActorCritic:
+        config = self.config.algorithm
+        made = self._make_model(
+            cls,
+            architecture,
+            memory=config.memory,
+            memory_size=config.memory_size,
+            memory_layers=config.memory_layers,
+            critic_memory=config.critic_memory,
+            output_sizes=config.output_sizes,
+            activation=self.config.model.activation,
+            previous_action=config.previous_action,
+            previous_reward=config.previous_reward,
+        )
+        return cast("LSTMActorCritic", made)
+
+    # ---- collection: the environments carry what the policy writes into "next", and zero it where
+    # an episode begins
+
+    @property
+    def policy(self) -> TensorDictModuleBase:
+        """The policy on TensorDict keys, one step at a time."""
+        return RecurrentPolicy(self.model)
+
+    @torch.no_grad()
+    def after_collection(self, batch: TensorDictBase) -> None:
+        """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, replayed from the
+        states that the rows began with.
+        """
+        sequences = {key: batch[key].to(self.device) for key in self._keys}
+        log_probability, _, value = self.model.evaluate_actions(
+            sequences["observation"],
+            sequences["action"],
+            sequences[MEMORY][:, 0],
+            sequences["is_init"].squeeze(-1),
+            self.model.extra(sequences),
+        )
+        batch.set("action_log_prob", log_probability.cpu())
+        batch.set("state_value", value.unsqueeze(-1).cpu())
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return "observation", "action", MEMORY, "is_init", *self.model.carried_sizes
+
+    def _successor_values(self, successors: TensorDictBase) -> Tensor:
+        """Return the values ``[M]`` of last observations, by the state after those before them."""
+        given = {key: value.to(self.device) for key, value in successors.items()}
+        return self.model.step_value(given["observation"], given[MEMORY], self.model.extra(given))
+
+    # ---- learning on sequences
+
+    @property
+    def _length(self) -> int:
+        config = self.config.algorithm
+        return int(config.sequence_length or config.num_steps)
+
+    def _samples(self, buffer: RecurrentRolloutBuffer) -> dict[str, Tensor]:
+        return buffer.sequences(
+            self._length,
+            burn_in=self.config.algorithm.burn_in,
+            extra_keys=tuple(self.model.carried_sizes),
+        )
+
+    def _minibatches(
+        self, samples: Mapping[str, Tensor], epochs: int
+    ) -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
+        """Yield sequences, and which of them a gradient step is on, over shuffled passes."""
+        sequences = dict(samples)
+        earlier = sequences.pop("burn_in_memory", None)
+        count = len(sequences["is_init"])
+        per_minibatch = self.config.algorithm.minibatch_size // self._length
+        for _ in range(epochs):
+            current = {**sequences, MEMORY: self._first_states(sequences, earlier)}
+            current = padded(current, per_minibatch)
+            for indices in padded_indices(
+                count, per_minibatch, generator=self.generators["minibatch"]
+            ):
+                yield current, indices
+
+    @torch.no_grad()
+    def _first_states(self, sequences: Mapping[str, Tensor], earlier: Tensor | None) -> Tensor:
+        """Return the state that each sequence is trained from, ``[S, K, H]``: the rollout's, or one
+        computed by the present parameters.
+        """
+        config, stored = self.config.algorithm, sequences[MEMORY]
+        chunks = config.num_steps // self._length
+        if chunks == 1 or not (config.refresh_state or config.burn_in):
+            return stored
+        rows = {key: each.reshape(-1, chunks, *each.shape[1:]) for key, each in sequences.items()}
+        keys = ("observation", "is_init", *self.model.carried_sizes)
+        if config.refresh_state:
+            # From the rollout's beginning over all of its chunks.
+            given = {key: rows[key].flatten(1, 2) for key in keys}
+            start = rows[MEMORY][:, 0]
+        else:
+            # From each chunk's last steps to the beginning of the next.
+            given = {key: sequences[key][:, -config.burn_in :] for key in keys}
+            assert earlier is not None
+            start = earlier
+        _, _, states = self.model.sequence(
+            given["observation"], start, given["is_init"], self.model.extra(given)
+        )
+        every = self._length if config.refresh_state else config.burn_in
+        ends = states[:, every - 1 :: every]
+        ends = ends.reshape(-1, chunks, *stored.shape[1:])
+        return torch.cat([rows[MEMORY][:, :1], ends[:, :-1]], 1).flatten(0, 1)
+
+    # ---- acting
+
+    def act(
+        self, root: TensorDictBase, *, deterministic: bool, generator: torch.Generator | None
+    ) -> None:
+        """Write ``action`` into a root ``[N]``, and what is carried on into ``next``."""
+        carried = recall(self.model, root)
+        action, _, _, state = self.model.act(
+            root.get("observation").to(self.device),
+            carried[MEMORY],
+            extra=self.model.extra(carried),
+            deterministic=deterministic,
+            generator=generator,
+        )
+        remember(self.model, root, action, state)
+
+    def action(
+        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        """Return the actions ``[N, *action]`` of an episode's first step."""
+        carried = self.model.initial_carried(len(observation))
+        return self.model.act(
+            observation,
+            extra=self.model.extra(carried),
+            deterministic=deterministic,
+            generator=generator,
+        )[0]
+
+    @torch.no_grad()
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        action_masks: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return actions for raw observations and the state to pass with the next ones.
+
+        Args:
+            observation: one ``[*shape]`` or a batch ``[N, *shape]``, NumPy.
+            state: what the call before returned, a dict of arrays; None: episodes begin. Where the
+                model reads ``previous_reward``, the caller puts it there.
+            episode_start: bool, or one ``[N]``: whose episode begins; their state counts as zero.
+            action_masks: reserved for masked policies; must be None.
+            deterministic: the most likely action instead of a sample.
+
+        Raises:
+            UserError: an observation or a state of another shape, or no state where no episode
+                begins. `stateful_policy` keeps the state itself.
+        """
+        if action_masks is not None:
+            raise UserError(f"{self.name} takes no action masks yet.")
+        batch, single = as_batch(observation, self.observation_space, self.normalizer)
+        carried = self._carried(state, episode_start, len(batch))
+        action, _, _, after = self.model.act(
+            batch.to(self.device),
+            carried[MEMORY],
+            extra=self.model.extra(carried),
+            deterministic=deterministic,
+            generator=self._prediction_generator,
+        )
+        following = self.model.carried(action, after)
+        taken = self._action_map.to_env(action.cpu().numpy())
+        result = {key: value.cpu().numpy() for key, value in following.items()}
+        return (taken[0] if single else taken), result
+
+    def _carried(self, state: Any, episode_start: Any, count: int) -> dict[str, Tensor]:
+        """Return ``state`` as checked tensors on the device, zeroed where episodes begin."""
+        carried = self.model.initial_carried(count)
+        starts = None if episode_start is None else _starts(episode_start, count)
+        if state is None:
+            self._require_beginning(starts)
+            return carried
+        if not isinstance(state, Mapping) or set(state) != set(carried):
+            raise UserError(f"state must be what predict returned, a dict of {sorted(carried)}.")
+        for key, initial in carried.items():
+            given = torch.as_tensor(state[key], dtype=initial.dtype, device=self.device)
+            if given.shape != initial.shape:
+                raise UserError(
+                    f"state[{key!r}] has the shape {tuple(given.shape)}, and this policy's for "
+                    f"{count} observations is {tuple(initial.shape)}."
+                )
+            if starts is not None:
+                kept = torch.logical_not(starts).to(self.device)
+                given = given * kept.reshape(-1, *[1] * (given.ndim - 1))
+            carried[key] = given
+        return carried
+
+    def _require_beginning(self, starts: Tensor | None) -> None:
+        if starts is None:
+            if self._unremembered:
+                logger.warning(
+                    "predict was called without a state again, so it began a new episode: pass the "
+                    "state that it returned, or use stateful_policy(), which keeps it."
+                )
+            self._unremembered = True
+        elif not starts.all():
+            raise UserError(
+                "predict needs the state that it returned where no episode begins; "
+                "stateful_policy() keeps it for you."
+            )
+
+
+_SHARED_TRUNK = "is PPO's; a policy with memory has algorithm.critic_memory"
+
+
+def _starts(episode_start: Any, count: int) -> Tensor:
+    starts = torch.as_tensor(episode_start)
+    if starts.ndim == 0:
+        starts = starts.expand(count)
+    if starts.shape != (count,):
+        raise UserError(
+            f"episode_start is of shape {tuple(starts.shape)}, but there are {count} observations."
+        )
+    return starts.bool()
+
+
+def train_recurrent_ppo(config: Any, **overrides: Any) -> TrainResult:
+    """Train recurrent PPO as ``config`` says (a `TrainConfig` or the path of a preset), with any
+    field overridden.
+    """
+    return train_with_overrides("recurrent_ppo", config, overrides)
+
+
+if __name__ == "__main__":
+    from rl_training.cli import recipe_main
+
+    recipe_main("recurrent_ppo")
