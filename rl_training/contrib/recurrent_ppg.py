@@ -11,14 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from tensordict import TensorDictBase
-from torch import Tensor
-
 from rl_training.config import TrainConfig, require
 from rl_training.contrib.recurrent_ppo import MemoryConfig, RecurrentPPO
-from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
+from rl_training.data.phase_data import PhaseData, SequencePhaseData
 from rl_training.losses.recurrent_ppg import RecurrentPPGAuxiliaryLoss
-from rl_training.models.lstm import MEMORY, LSTMPPGModel
+from rl_training.models.lstm import LSTMPPGModel
 from rl_training.recipes.ppg import PPG, PPGConfig
 from rl_training.workflows import TrainResult, train_with_overrides
 
@@ -66,15 +63,8 @@ class RecurrentPPG(RecurrentPPO, PPG):
         architecture = self.config.algorithm.architecture
         return cast("LSTMPPGModel", self._make_recurrent(LSTMPPGModel, architecture))
 
-    def _phase_part(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Return copies of what the auxiliary phase needs of an iteration, as sequences ``[S, T,
-        ...]``.
-        """
-        keys = tuple(self.model.carried_sizes)
-        sequences = RecurrentRolloutBuffer.of(batch).sequences(self._length, extra_keys=keys)
-        part = {key: sequences[key].clone() for key in ("observation", "is_init", MEMORY, *keys)}
-        part["value_target"] = sequences["value_target"].unsqueeze(-1).clone()
-        return part
+    def _make_phase_data(self) -> PhaseData:
+        return SequencePhaseData(self._length, tuple(self.model.carried_sizes))
 
 
 def train_recurrent_ppg(config: Any, **overrides: Any) -> TrainResult:

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_training.data.frame_stacks import FrameStacks
+from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
 
 Part = dict[str, Tensor]
 
@@ -27,21 +28,21 @@ class PhaseData:
         self.frame_stack = frame_stack
         self.parts: list[Part] = []
         """One per rollout: ``value_target`` ``[N * T, 1]``, and ``observation`` ``[N * T, ...]`` or
-        ``frames`` and ``ages``, and whatever else an algorithm puts there.
+        ``frames`` and ``ages``.
         """
 
     def __len__(self) -> int:
         """Return the number of rollouts."""
         return len(self.parts)
 
-    def part(self, batch: TensorDictBase) -> Part:
-        """Return copies of what the phase needs of a rollout."""
+    def add(self, batch: TensorDictBase) -> None:
+        """Keep copies of what the phase needs of a rollout."""
         part = {"value_target": batch["value_target"].flatten(0, 1).clone()}
         if self.frame_stack == 1:
             part["observation"] = batch["observation"].flatten(0, 1).clone()
         else:
             part.update(self._frames(batch))
-        return part
+        self.parts.append(part)
 
     def _frames(self, batch: TensorDictBase) -> Part:
         """Return ``frames`` ``[N, T + stack - 1, channels, ...]``, of each row the older ones of
@@ -59,13 +60,14 @@ class PhaseData:
         return {"frames": torch.cat([older, stacks.newest(observation)], 1), "ages": ages}
 
     def joined(self) -> Part:
-        """Return all samples: ``value_target`` ``[M]``, and ``observation`` or what `observation`
+        """Return all samples: ``value_target`` ``[M]``, and ``observation`` or what `samples_of`
         puts it together from.
         """
-        together = (key for key in self.parts[0] if key not in ("frames", "ages"))
-        data = {key: torch.cat([part[key] for part in self.parts]) for key in together}
-        data["value_target"] = data["value_target"].squeeze(-1)
-        if "frames" not in self.parts[0]:
+        data = {
+            "value_target": torch.cat([part["value_target"] for part in self.parts]).squeeze(-1)
+        }
+        if self.frame_stack == 1:
+            data["observation"] = torch.cat([part["observation"] for part in self.parts])
             return data
         places, first = [], 0
         for part in self.parts:
@@ -80,20 +82,44 @@ class PhaseData:
         return data
 
 
-def observation_of(data: Mapping[str, Tensor], indices: Tensor) -> Tensor:
-    """Return observations ``[B, ...]`` of what `PhaseData.joined` gave."""
-    if "frames" not in data:
-        return data["observation"][indices]
-    return data["frames"][data["places"][indices]].flatten(1, 2)
+class SequencePhaseData(PhaseData):
+    """The same as sequences ``[S, length, ...]``, with the states that they were collected from.
+
+    Args:
+        length: steps of a sequence.
+        keys: what is kept beside observations, states and value targets.
+    """
+
+    def __init__(self, length: int, keys: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._length, self._keys = length, tuple(keys)
+
+    def add(self, batch: TensorDictBase) -> None:
+        """Keep copies of what the phase needs of a rollout."""
+        sequences = RecurrentRolloutBuffer.of(batch).sequences(self._length, extra_keys=self._keys)
+        kept = ("observation", "is_init", "memory", *self._keys)
+        part = {key: sequences[key].clone() for key in kept}
+        self.parts.append({**part, "value_target": sequences["value_target"].unsqueeze(-1).clone()})
+
+    def joined(self) -> Part:
+        """Return all sequences, ``[S, ...]`` each."""
+        data = {key: torch.cat([part[key] for part in self.parts]) for key in self.parts[0]}
+        return {**data, "value_target": data["value_target"].squeeze(-1)}
+
+
+def samples_of(data: Mapping[str, Tensor], indices: Tensor) -> Part:
+    """Return the samples ``[B, ...]`` of what `PhaseData.joined` gave."""
+    samples = {k: v[indices] for k, v in data.items() if k not in ("frames", "places")}
+    if "frames" in data:
+        samples["observation"] = data["frames"][data["places"][indices]].flatten(1, 2)
+    return samples
 
 
 def minibatch_of(data: Mapping[str, Tensor], indices: Tensor) -> tuple[Part, Tensor]:
     """Return what a gradient step takes: tensors, and which of their rows."""
     if "frames" not in data:
         return dict(data), indices
-    samples = {k: v[indices] for k, v in data.items() if k not in ("frames", "places")}
-    samples["observation"] = observation_of(data, indices)
-    return samples, torch.arange(len(indices), device=indices.device)
+    return samples_of(data, indices), torch.arange(len(indices), device=indices.device)
 
 
 def parts_of(state: Sequence[Mapping[str, Tensor]]) -> list[Part]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.errors import UserError
+from rl_training.models.linear import linear
 
 Precision = Literal["float32", "bfloat16"]
 _COLOURS = (1, 3, 4)
@@ -132,7 +133,7 @@ class NatureCNN(ImageEncoder):
         hidden = images
         for layer in self.convolutions:
             hidden = layer(hidden).relu_()
-        return self.dense(hidden.flatten(1)).relu_()
+        return linear(hidden.flatten(1), self.dense.weight, self.dense.bias).relu_()
 
 
 class ImpalaCNN(ImageEncoder):
@@ -169,7 +170,7 @@ class ImpalaCNN(ImageEncoder):
         hidden = images
         for block in self.blocks:
             hidden = block(hidden)
-        return self.dense(hidden.relu().flatten(1)).relu_()
+        return linear(hidden.relu().flatten(1), self.dense.weight, self.dense.bias).relu_()
 
 
 class _ImpalaBlock(nn.Module):

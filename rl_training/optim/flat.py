@@ -85,18 +85,25 @@ class FlatAdam(torch.optim.Optimizer):
         self.second_moment = torch.zeros_like(self.flat)
         # float64: 1 - 0.999^1 loses four digits in float32.
         self.steps = torch.zeros((), dtype=torch.float64, device=storage.device)
+        self._decay = torch.tensor(betas, dtype=torch.float64, device=storage.device)
+        # Kept, not computed of ``steps``: a compiled graph repeats what is computed for each vector
+        # of parameters, and two powers each take longer than all the rest of Adam.
+        self.beta_powers = torch.ones_like(self._decay)
 
     @property
     def flat(self) -> Tensor:
         """The parameters as one tensor, a view."""
-        return self.storage[self.part]
+        whole = self.part == slice(0, len(self.storage))
+        # The write to a part is, compiled, a write to all of the storage.
+        return self.storage if whole else self.storage[self.part]
 
     def apply(self, gradient: Tensor) -> None:
         """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""
         beta1, beta2 = self.betas
         self.steps.add_(1)
-        step_size = self.learning_rate / (1 - beta1**self.steps)
-        correction = 1 - beta2**self.steps
+        self.beta_powers.mul_(self._decay)
+        correction1, correction2 = (1 - self.beta_powers).unbind()
+        step_size = self.learning_rate / correction1
         tensors = (self.flat, gradient, self.first_moment, self.second_moment)
         # A compiled graph is one pass anyway; eager, a piece stays in the processor's cache, and
         # so do the temporary results, whose memory the system would have to give anew each time.
@@ -108,7 +115,7 @@ class FlatAdam(torch.optim.Optimizer):
         ):
             first.lerp_(part, 1 - beta1)
             second.mul_(beta2).addcmul_(part, part, value=1 - beta2)
-            root = (second / correction).sqrt_().add_(self.epsilon)
+            root = (second / correction2).sqrt_().add_(self.epsilon)
             flat.sub_((step_size * first).div_(root))
 
     @torch.no_grad()
@@ -129,11 +136,12 @@ class FlatAdam(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return moments, step count and learning rate, all tensors."""
+        """Return moments, step count, powers of the betas and learning rate, all tensors."""
         return {
             "first_moment": self.first_moment,
             "second_moment": self.second_moment,
             "steps": self.steps,
+            "beta_powers": self.beta_powers,
             "learning_rate": self.learning_rate,
         }
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig, require
 from rl_training.data.frame_stacks import stacked_frames
-from rl_training.data.phase_data import PhaseData, minibatch_of, parts_of
+from rl_training.data.phase_data import PhaseData, minibatch_of, parts_of, samples_of
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
@@ -122,7 +122,10 @@ class PPG(PPO):
             self.optimizers["auxiliary"],
             pieces=config.auxiliary_accumulation,
         )
-        self._phase = PhaseData(stacked_frames(self.config, named=self._source is None))
+        self._phase = self._make_phase_data()
+
+    def _make_phase_data(self) -> PhaseData:
+        return PhaseData(stacked_frames(self.config, named=self._source is None))
 
     def _build_model(self) -> MLPPPGModel:
         return cast(
@@ -178,14 +181,10 @@ class PPG(PPO):
         metrics = super()._update(batch)
         metrics["time/policy_phase"] = torch.tensor(time.perf_counter() - start)
         if config.auxiliary_epochs > 0:
-            self._phase.parts.append(self._phase_part(batch))
+            self._phase.add(batch)
             if len(self._phase) == config.policy_iterations:
                 metrics.update(self.auxiliary_update())
         return metrics
-
-    def _phase_part(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Return copies of what the auxiliary phase needs of an iteration, ``[M, ...]``."""
-        return self._phase.part(batch)
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         config = self.config.algorithm
@@ -238,11 +237,7 @@ class PPG(PPO):
         batch may differ in the last bit, and the first divergence would not be exactly zero.
         """
         names = self.auxiliary_loss.old_parameter_keys
-        parts = []
-        for indices in minibatches:
-            samples, rows = minibatch_of(data, indices)
-            minibatch = {key: value[rows] for key, value in samples.items()}
-            parts.append(self.auxiliary_loss.distribution(minibatch))
+        parts = [self.auxiliary_loss.distribution(samples_of(data, each)) for each in minibatches]
         order = torch.cat(list(minibatches))
         old = {}
         for name, pieces in zip(names, zip(*parts, strict=True), strict=True):

@@ -138,16 +138,14 @@ class SAC(OffPolicyAlgorithm):
     def make_optimizers(self) -> None:
         """Build one Adam each for policy, critics and, when it is tuned, alpha."""
         model = self.model
-        self.parameters = FlatParameters(
-            {
-                "actor": model.actor.parameters(),
-                "critic": model.critic.parameters(),
-                "temperature": [model.log_alpha],
-            }
-        )
+        groups = {"actor": model.actor.parameters(), "critic": model.critic.parameters()}
+        if self._tuned:
+            groups["temperature"] = iter([model.log_alpha])
+        # A tensor for each: compiled, a step on a part of one would write the whole.
+        self.parameters = {name: FlatParameters({name: own}) for name, own in groups.items()}
         self.target_parameters = FlatParameters({"critic": self.target.parameters()})
-        for name in ("actor", "critic", *(["temperature"] if self._tuned else [])):
-            self.optimizers[name] = self._make_adam(self.parameters, name)
+        for name, parameters in self.parameters.items():
+            self.optimizers[name] = self._make_adam(parameters, name)
 
     # ---- acting
 
@@ -219,7 +217,7 @@ class SAC(OffPolicyAlgorithm):
             metrics["loss/temperature"] = loss.detach()
             self._descend(loss, "temperature")
         with torch.no_grad():
-            trained = self.parameters.flat[self.optimizers["critic"].part]
+            trained = self.parameters["critic"].flat
             self.target_parameters.flat.lerp_(trained, self.config.algorithm.tau)
         return metrics
 

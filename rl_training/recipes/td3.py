@@ -103,8 +103,8 @@ class TD3(OffPolicyAlgorithm):
         """Build one Adam each for policy and critics."""
         self.parameters = _flat(self.model)
         self.target_parameters = _flat(self.target)
-        for name in ("actor", "critic"):
-            self.optimizers[name] = self._make_adam(self.parameters, name)
+        for name, parameters in self.parameters.items():
+            self.optimizers[name] = self._make_adam(parameters, name)
         self._learn_all = self._full_step
         if self.config.compile:
             self._learn_all = compile_isolated(self._full_step)
@@ -178,7 +178,8 @@ class TD3(OffPolicyAlgorithm):
         metrics["train/actor_gradient_norm"] = self._descend(loss, "actor")
         with torch.no_grad():
             tau = self.config.algorithm.tau
-            self.target_parameters.flat.lerp_(self.parameters.flat, tau)
+            for name, target in self.target_parameters.items():
+                target.flat.lerp_(self.parameters[name].flat, tau)
         return metrics
 
     def _descend(self, loss: Tensor, name: str) -> Tensor:
@@ -199,8 +200,10 @@ class TD3(OffPolicyAlgorithm):
         self.noise.load_state_dict(state["noise"])
 
 
-def _flat(model: TD3Model) -> FlatParameters:
-    return FlatParameters({"actor": model.actor.parameters(), "critic": model.critic.parameters()})
+def _flat(model: TD3Model) -> dict[str, FlatParameters]:
+    """Return a tensor for each: compiled, a step on a part of one would write the whole."""
+    groups = {"actor": model.actor.parameters(), "critic": model.critic.parameters()}
+    return {name: FlatParameters({name: own}) for name, own in groups.items()}
 
 
 def train_td3(config: Any, **overrides: Any) -> TrainResult:

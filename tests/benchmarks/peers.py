@@ -61,37 +61,29 @@ def peer_settings(workload: Workload) -> dict[str, Any]:
     return settings
 
 
-def make_atari_model(workload: Workload) -> Any:
-    """Build the peer's model of a game in its own pipeline."""
-    import ale_py
-    import gymnasium
-    import stable_baselines3
-    from stable_baselines3.common.env_util import make_atari_env
-    from stable_baselines3.common.vec_env import VecFrameStack
-
-    gymnasium.register_envs(ale_py)
-    games: Any = make_atari_env(workload.env_id, workload.num_envs, seed=1)
-    algorithm = getattr(stable_baselines3, workload.algorithm)
-    settings = peer_settings(workload)
-    return algorithm("CnnPolicy", VecFrameStack(games, 4), **settings, device="cpu", seed=1)
-
-
 def make_model(workload: Workload) -> Any:
     """Build the peer's model with the workload's settings."""
-    if workload.atari:
-        return make_atari_model(workload)
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecNormalize
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
     importlib.import_module("rl_training.envs")  # registers the environments without velocities
     settings = peer_settings(workload)
-    env: Any = make_vec_env(workload.env_id, workload.num_envs, seed=1)
-    if workload.normalize:
-        env = VecNormalize(env, gamma=settings["gamma"])
     recurrent = workload.algorithm.startswith("Recurrent")
     package = importlib.import_module("sb3_contrib" if recurrent else "stable_baselines3")
+    algorithm = getattr(package, workload.algorithm)
+    env: Any
+    if workload.atari:
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        env = VecFrameStack(make_atari_env(workload.env_id, workload.num_envs, seed=1), 4)
+        return algorithm("CnnPolicy", env, **settings, device="cpu", seed=1)
+    env = make_vec_env(workload.env_id, workload.num_envs, seed=1)
+    if workload.normalize:
+        env = VecNormalize(env, gamma=settings["gamma"])
     policy = "MlpLstmPolicy" if recurrent else "MlpPolicy"
-    return getattr(package, workload.algorithm)(policy, env, **settings, device="cpu", seed=1)
+    return algorithm(policy, env, **settings, device="cpu", seed=1)
 
 
 def run(arguments: argparse.Namespace) -> Result:

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 
-from rl_training.data.phase_data import observation_of
+from rl_training.data.phase_data import samples_of
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.evaluation import evaluate
@@ -107,7 +107,7 @@ def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same() -> Non
             if len(agent._phase) == 1:
                 data = agent._phase.joined()
                 everything = torch.arange(len(observations[-1]))
-                assert torch.equal(observation_of(data, everything), observations[-1])
+                assert torch.equal(samples_of(data, everything)["observation"], observations[-1])
                 held = agent._phase.parts[0].get("frames", observations[-1]).numel()
                 assert held == observations[-1].numel() * (19 / 64 if frames == 4 else 1)
         found.append((digest({"model": agent.model.state_dict()}), metrics["aux/value_loss"]))
