@@ -21,6 +21,7 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs import observation_dtype, space_to_dict
 from rl_training.errors import UserError
 from rl_training.models.build import configured_encoder
+from rl_training.models.cnn import is_image
 from rl_training.models.exploration import ExplorationPolicy
 from rl_training.off_policy_config import LEAST_RATIO
 from rl_training.optim import FlatAdam, FlatParameters, compile_isolated
@@ -131,11 +132,17 @@ class OffPolicyAlgorithm(Algorithm):
         return configured_encoder(self.config.model, space.shape, observation_dtype(space).name)()
 
     def _require_built_networks(self, *, encoder: bool) -> None:
-        """Raise where networks of a user's own are asked for and not taken."""
+        """Raise where networks of a user's own, or images, are asked for and not taken."""
+        shape = tuple(self.observation_space.shape)
         if self.networks is not None or self.config.model.network is not None:
             raise UserError(f"{self.name} takes no networks of your own yet.")
         if not encoder and self.config.model.encoder not in ("auto", "mlp"):
             raise UserError(f"{self.name} takes no encoder of your own yet: its critics are MLPs.")
+        if not encoder and self.config.model.encoder == "auto" and is_image(shape):
+            raise UserError(
+                f"{self.name} takes no images yet, such as observations of shape {shape}: its "
+                "critics are MLPs; model.encoder 'mlp' flattens them."
+            )
 
     def _make_adam(self, parameters: FlatParameters, *groups: str) -> FlatAdam:
         config = self.config.algorithm

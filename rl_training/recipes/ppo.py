@@ -201,21 +201,13 @@ class PPO(Algorithm):
         target = self.config.algorithm.target_kl
         return None if target is None else 1.5 * target
 
-    def _make_step(
-        self,
-        loss: LossFunction,
-        optimizer: FlatAdam,
-        *,
-        max_kl: float | None = None,
-        pieces: int = 1,
-    ) -> GradientStep:
+    def _make_step(self, loss: LossFunction, optimizer: FlatAdam, **options: Any) -> GradientStep:
         return GradientStep(
             loss,
             optimizer,
             max_gradient_norm=self.config.algorithm.max_gradient_norm,
             compile=self.config.compile,
-            max_kl=max_kl,
-            pieces=pieces,
+            **options,
         )
 
     def _make_adam(self, *groups: str) -> FlatAdam:

@@ -82,6 +82,11 @@ def test_observations_are_bytes_up_to_the_encoder() -> None:
     assert agent.advantages(batch)["observation"].dtype == torch.uint8
 
 
+def test_sac_says_that_it_takes_no_images() -> None:
+    with pytest.raises(UserError, match="sac takes no images yet"):
+        algorithm_class("sac")(BREAKOUT, atari={"enabled": True}, replay_capacity=1000)
+
+
 def test_normalised_images_are_refused() -> None:
     with pytest.raises(UserError, match=r"without env\.normalize_observation"):
         make("ppo", normalize_observation=True)
