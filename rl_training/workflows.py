@@ -393,9 +393,7 @@ def predict_checkpoint(
     deterministic: bool = True,
     trust_modules: bool = False,
 ) -> Any:
-    """Return a saved policy's actions for raw observations; see `Algorithm.predict`. To a policy
-    with memory they are the first of their episodes.
-    """
+    """Return a saved policy's actions for raw observations, of a policy with memory the first."""
     algorithm, _ = load_algorithm(path, best=best, trust_modules=trust_modules)
     action, _ = algorithm.predict(observation, deterministic=deterministic)
     return action
