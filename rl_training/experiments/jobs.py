@@ -202,7 +202,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             content = json.loads(line)
-        except (ValueError, RecursionError):  # noqa: PERF203 - a crash cuts the last line short
+        except (ValueError, RecursionError):
             continue
         if isinstance(content, dict):
             yield content

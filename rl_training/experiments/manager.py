@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
@@ -21,6 +20,10 @@ from rl_training.runtime.signals import StopSignals
 
 DEFAULT_OUTPUT = Path("runs") / "benchmarks"
 _POLL_SECONDS = 0.1
+_STOPPED = [
+    status for each in (signal.SIGINT, signal.SIGTERM) for status in (128 + each, -int(each))
+]
+"""Exit statuses after a signal: after a checkpoint, or where there was nothing to write."""
 
 
 @dataclass
@@ -114,8 +117,8 @@ class _Session:
             try:
                 self._work(signals)
             except BaseException:
-                self._pass_on(signal.SIGTERM)
-                self._pass_on(signal.SIGTERM)
+                self._stop_all()
+                self._stop_all()  # at once
                 raise
         outcome.stopped += self._queue
         outcome.exit_code = signals.exit_code or int(bool(outcome.failed))
@@ -127,10 +130,8 @@ class _Session:
             if signals.received is not None and not asked:
                 asked = True
                 self._say("stopping: every run writes a checkpoint first")
-                self._pass_on(signals.received)
-            while (
-                self._queue and len(self._processes) < self._limit and signals.received is None
-            ):
+                self._stop_all()
+            while self._queue and len(self._processes) < self._limit and signals.received is None:
                 self._start(self._queue.popleft())
             if not self._collect():
                 time.sleep(_POLL_SECONDS)
@@ -168,7 +169,7 @@ class _Session:
             outcome.done.append(job)
             scores = read_json(job.directory / "scores.json") or {"final": {}}
             self._say(f"{'done':<8} {job.name}: {scores['final'].get('return_mean', 0.0):.1f}")
-        elif status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        elif status in _STOPPED:
             outcome.stopped.append(job)
             self._say(f"{'stopped':<8} {job.name}")
         else:
@@ -187,10 +188,9 @@ class _Session:
             self._outcome.elsewhere.append(job)
         self._say(f"{state.status:<8} {job.name}: by another process")
 
-    def _pass_on(self, number: int) -> None:
+    def _stop_all(self) -> None:
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+            process.terminate()
 
 
 def _how_it_died(status: int, job: Job) -> str:
