@@ -87,12 +87,38 @@ class AnnotateArguments(ManifestArguments):
     """What the machine is called there; by default its processor."""
 
 
+@dataclass(kw_only=True)
+class PlotArguments:
+    """Draw learning curves: a line for each algorithm and setting, its seeds taken together."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN")]
+    """Run directories."""
+    output: str = "learning_curves"
+    """Name of the files; .png and .svg are put on."""
+    metric: str | None = None
+    """A name of metrics.jsonl, or eval/NAME; by default the mean return."""
+
+
+@dataclass(kw_only=True)
+class CompareArguments:
+    """Show two runs side by side: where their configurations differ, and their results."""
+
+    first: Annotated[str, tyro.conf.arg(metavar="RUN")]
+    """A run directory."""
+    second: Annotated[str, tyro.conf.arg(metavar="RUN")]
+    """Another one."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
 def benchmark(arguments: list[str]) -> int:
     """Run ``rl-training benchmark`` with the words after it."""
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": _list,
         "run": _run,
         "status": _status,
+        "report": _report,
+        "annotate": _annotate,
     }
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help", "help"):
@@ -162,4 +188,61 @@ def _status(arguments: list[str]) -> int:
         score = "" if line["score"] is None else f"  {line['score']:.1f}"
         error = f"  {line['error']}" if line["error"] else ""
         print(f"{line['status']:<8} {what:<48} step {line['step']:>12,}{score}{error}")
+    return 0
+
+
+def _report(arguments: list[str]) -> int:
+    given: ReportArguments = _parse(ReportArguments, arguments, "benchmark report")
+    from pathlib import Path
+
+    from rl_training.experiments.report import report_summary, write_report
+
+    manager = given.manager()
+    directory = Path(given.report_dir or manager.directory / "report")
+    report = write_report(manager.manifest, manager.directory, directory, plots=not given.no_plots)
+    print(report_summary(report))
+    return report.exit_code
+
+
+def _annotate(arguments: list[str]) -> int:
+    given: AnnotateArguments = _parse(AnnotateArguments, arguments, "benchmark annotate")
+    from rl_training.config.presets import zoo_directory
+    from rl_training.experiments.annotate import annotate
+
+    manager = given.manager()
+    done = annotate(
+        manager.manifest,
+        manager.directory,
+        readme=zoo_directory() / "README.md",
+        machine=given.machine,
+    )
+    for preset in done.written:
+        print(f"{'written':<10}{preset}")
+    for preset, reason in done.skipped.items():
+        print(f"{'left out':<10}{preset}: {reason}")
+    for path in done.files:
+        print(path)
+    return 0
+
+
+def plot(arguments: list[str]) -> int:
+    """Run ``rl-training plot`` with the words after it."""
+    given: PlotArguments = _parse(PlotArguments, arguments, "plot")
+    from rl_training.experiments.plot_runs import plot_runs
+
+    for path in plot_runs(given.runs, given.output, metric=given.metric):
+        print(path)
+    return 0
+
+
+def compare(arguments: list[str]) -> int:
+    """Run ``rl-training compare`` with the words after it."""
+    given: CompareArguments = _parse(CompareArguments, arguments, "compare")
+    from rl_training.experiments import compare as runs
+
+    first, second = runs.read_run(given.first), runs.read_run(given.second)
+    if given.json:
+        print(json.dumps(runs.compare(first, second)))
+        return 0
+    print("\n".join(runs.comparison_lines(first, second)))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rl_training.experiments.jobs import (
     read_lines,
 )
 from rl_training.experiments.manifest import Entry, Manifest, Metric
+from rl_training.experiments.statistics import normalise
 
 METRICS: tuple[Metric, ...] = ("final policy", "best model", "best of training", "training returns")
 
@@ -49,6 +51,8 @@ class PresetResult:
     config: TrainConfig
     entry: Entry
     seeds: list[SeedResult]
+    episodes: int
+    """How many score a final policy."""
     as_now: bool
     """Whether they were made with what preset and manifest say now."""
 
@@ -98,6 +102,7 @@ def load_results(manifest: Manifest, directory: Path) -> list[PresetResult]:
                 preset=preset,
                 config=config,
                 entry=entry,
+                episodes=manifest.episodes,
                 seeds=[_seed_result(job, config.evaluation.interval is not None) for job in own],
                 as_now=all(
                     measured_as_now(job, config, manifest)
@@ -152,6 +157,19 @@ def _last_training_return(run: Path) -> float | None:
     for line in read_lines(run / "metrics.jsonl"):
         value = line.get("train/return_mean", value)
     return value
+
+
+def scaled_scores(
+    manifest: Manifest, results: Sequence[PresetResult]
+) -> dict[str, dict[str, list[float]]]:
+    """Return, by algorithm and preset, the final scores between the environment's references."""
+    scaled: dict[str, dict[str, list[float]]] = {}
+    for each in results:
+        reference = manifest.references.get(each.config.env_id)
+        if reference is not None and each.complete:
+            scores = normalise(each.scores(), reference.low, reference.high)
+            scaled.setdefault(each.config.algo, {})[each.preset] = scores
+    return scaled
 
 
 def progress(job: Job, state: JobState) -> dict[str, Any]:
