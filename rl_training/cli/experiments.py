@@ -193,13 +193,9 @@ def _status(arguments: list[str]) -> int:
 
 def _report(arguments: list[str]) -> int:
     given: ReportArguments = _parse(ReportArguments, arguments, "benchmark report")
-    from pathlib import Path
+    from rl_training.experiments.report import report_summary
 
-    from rl_training.experiments.report import report_summary, write_report
-
-    manager = given.manager()
-    directory = Path(given.report_dir or manager.directory / "report")
-    report = write_report(manager.manifest, manager.directory, directory, plots=not given.no_plots)
+    report = given.manager().report(given.report_dir, plots=not given.no_plots)
     print(report_summary(report))
     return report.exit_code
 

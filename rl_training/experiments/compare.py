@@ -106,11 +106,10 @@ def comparison_lines(first: RunSummary, second: RunSummary) -> list[str]:
     content = compare(first, second)
     same = "" if content["config"] else ": the same"
     lines = [("", str(first.path), str(second.path)), (f"config{same}", "", "")]
-    lines += [(f"  {key}", *map(_write, pair)) for key, pair in content["config"].items()]
+    lines += [(f"  {key}", _write(a), _write(b)) for key, (a, b) in content["config"].items()]
     lines.append(("result", "", ""))
-    for key, pair in content["result"].items():
-        mark = "  " if pair[0] == pair[1] else "* "
-        lines.append((f"{mark}{key}", *map(_write, pair)))
+    for key, (a, b) in content["result"].items():
+        lines.append((f"{'  ' if a == b else '* '}{key}", _write(a), _write(b)))
     lines.append(("*: they differ", "", ""))
     widths = [max(len(line[place]) for line in lines) for place in (0, 1)]
     return [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in lines]

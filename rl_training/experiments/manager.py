@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,12 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rl_training.errors import UserError
 from rl_training.experiments import worker
 from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare, read_json
 from rl_training.experiments.manifest import Manifest, load_manifest
 from rl_training.runtime.signals import StopSignals
+
+if TYPE_CHECKING:
+    from rl_training.experiments.report import Report
 
 DEFAULT_OUTPUT = Path("runs") / "benchmarks"
 _POLL_SECONDS = 0.1
@@ -95,6 +100,21 @@ class ExperimentManager:
         prepare(self.manifest, self.directory)
         return _Session(self.jobs, jobs, say).run()
 
+    def report(self, directory: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
+        """Write tables and plots of the results; see `rl_training.experiments.report`.
+
+        Args:
+            directory: where to; by default ``report/`` in the folder.
+            plots: draw them; needs the extra ``plots``.
+
+        Raises:
+            UserError: the extra is missing, or the folder cannot be written.
+        """
+        from rl_training.experiments.report import write_report
+
+        place = self.directory / "report" if directory is None else Path(directory)
+        return write_report(self.manifest, self.directory, place, plots=plots)
+
 
 class _Session:
     """One call of `ExperimentManager.run`."""
@@ -147,6 +167,7 @@ class _Session:
             # A session of its own: Ctrl-C at the terminal reaches it once, through this process.
             self._processes[job] = subprocess.Popen(
                 command,
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -191,6 +212,11 @@ class _Session:
     def _stop_all(self) -> None:
         for process in self._processes.values():
             process.terminate()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a run's process: it finds the modules that this one finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(each) for each in sys.path)}
 
 
 def _how_it_died(status: int, job: Job) -> str:

@@ -95,7 +95,7 @@ def test_a_line_is_the_interquartile_mean_of_its_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["plot"], "RUN"),
+        (["plot"], "there is no run to plot"),
         (["plot", "nowhere"], "nowhere is not a run directory"),
         (["compare", "nowhere"], "RUN"),
         (["compare", "nowhere", "nowhere"], "nowhere is not a run directory"),
