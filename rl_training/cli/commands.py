@@ -37,10 +37,14 @@ usage: rl-training COMMAND ...
   rl-training benchmark list | run | status | report | annotate MANIFEST [--jobs N]
   rl-training plot RUN... [--output FILE]                 learning curves
   rl-training compare RUN RUN                             two runs side by side
+  rl-training export RUN_OR_CHECKPOINT [--format safetensors | onnx] [--output PATH]
+  rl-training card   RUN                                  a model card: score, config, how to load
 
 --config repeats: later files override earlier ones. COMMAND --help shows every flag (for train,
 those of the algorithm too once --config or --algo names it). --version prints the version.
 """
+
+_MANY_RUNS = ("benchmark", "plot", "compare", "export", "card")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +84,7 @@ def _dispatch(arguments: list[str]) -> int:
         "eval": _evaluate,
         "resume": _resume,
         "list": _list,
-        **{name: functools.partial(_many_runs, name) for name in ("benchmark", "plot", "compare")},
+        **{name: functools.partial(_many_runs, name) for name in _MANY_RUNS},
     }
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help", "help"):

@@ -1,14 +1,15 @@
-"""``rl-training benchmark | plot | compare``: many runs."""
+"""``rl-training benchmark | plot | compare | export | card``: many runs, and runs for others."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from rl_training.cli.arguments import RunOrCheckpoint
 from rl_training.cli.flags import parse_flags
 from rl_training.errors import UserError, nearest
 
@@ -109,6 +110,32 @@ class CompareArguments:
     """Another one."""
     json: bool = False
     """Print one JSON object and nothing else."""
+
+
+@dataclass(kw_only=True)
+class ExportArguments:
+    """Write a policy for elsewhere: as a policy directory, or as one ONNX file."""
+
+    run_or_checkpoint: RunOrCheckpoint
+    """A run's directory (its latest checkpoint) or a checkpoint's."""
+    format: Literal["safetensors", "onnx"] = "safetensors"
+    """A directory for rl-training itself, or one file from raw observations to actions."""
+    output: str | None = None
+    """The directory or file; by default policy or policy.onnx."""
+    best: bool = False
+    """The run's best checkpoint instead of the latest."""
+    trust_modules: bool = False
+    """Import the code that the checkpoint's config names ("module:Class")."""
+
+
+@dataclass(kw_only=True)
+class CardArguments:
+    """Write the model card of a run: score, configuration, how to load it."""
+
+    run: Annotated[str, tyro.conf.arg(metavar="RUN")]
+    """A run directory."""
+    output: str | None = None
+    """The file; by default MODEL_CARD.md in the run."""
 
 
 def benchmark(arguments: list[str]) -> int:
@@ -241,4 +268,31 @@ def compare(arguments: list[str]) -> int:
         print(json.dumps(runs.compare(first, second)))
         return 0
     print("\n".join(runs.comparison_lines(first, second)))
+    return 0
+
+
+def export(arguments: list[str]) -> int:
+    """Run ``rl-training export`` with the words after it."""
+    given: ExportArguments = _parse(ExportArguments, arguments, "export")
+    from rl_training.experiments.export import export_policy
+
+    default = "policy.onnx" if given.format == "onnx" else "policy"
+    print(
+        export_policy(
+            given.run_or_checkpoint,
+            given.output or default,
+            format=given.format,
+            best=given.best,
+            trust_modules=given.trust_modules,
+        )
+    )
+    return 0
+
+
+def card(arguments: list[str]) -> int:
+    """Run ``rl-training card`` with the words after it."""
+    given: CardArguments = _parse(CardArguments, arguments, "card")
+    from rl_training.experiments.card import write_card
+
+    print(write_card(given.run, given.output))
     return 0

@@ -35,9 +35,12 @@ def check_arguments(cls: type[Any], words: Sequence[str]) -> None:
     assert given.run_or_checkpoint == "RUN"
 
 
+PLACES = ("first", "second", "run", "run_or_checkpoint")
+
+
 def check_many_runs(cls: type[Any], words: Sequence[str]) -> None:
     given = parse_flags(cls, list(words), program="rl-training", positional=True)
-    names = [getattr(given, name) for name in ("first", "second") if hasattr(given, name)]
+    names = [getattr(given, name) for name in PLACES if hasattr(given, name)]
     assert {*names, *getattr(given, "runs", [])} <= {"RUN"}
     if getattr(given, "manifest", "MANIFEST") not in ("MANIFEST", "my_benchmark.yaml"):
         assert given.manager().jobs
@@ -64,6 +67,8 @@ def check_program(words: Sequence[str]) -> None:
         "list": lambda rest: _must_succeed(main(["list", *rest])),
         "benchmark": check_benchmark_command,
         "plot": lambda rest: check_many_runs(experiments.PlotArguments, rest),
+        "export": lambda rest: check_many_runs(experiments.ExportArguments, rest),
+        "card": lambda rest: check_many_runs(experiments.CardArguments, rest),
         "compare": lambda rest: check_many_runs(experiments.CompareArguments, rest),
     }
     checks[words[0]](words[1:])

@@ -92,6 +92,30 @@ def test_a_line_is_the_interquartile_mean_of_its_runs(tmp_path: Path) -> None:
     assert 1.0 <= heights.min() < 2.5 and 5.0 < heights.max() <= 200.0
 
 
+def test_a_card_says_what_was_measured_and_how_to_load_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(write_run(tmp_path / "job" / "run"))
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    evaluation = {"return_mean": 11.0, "return_std": 2.0, "episodes": 20}
+    (run / "result.json").write_text(json.dumps({**result, "eval": evaluation}), encoding="utf-8")
+    assert main(["card", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / 'MODEL_CARD.md'}\n"
+    text = (run / "MODEL_CARD.md").read_text("utf-8")
+    assert text.startswith("---\nlibrary_name: rl_training\ntags:\n")
+    assert "| last evaluation in training, 20 episodes | 11.0 | 2.0 |" in text
+    assert "rl-training eval RUN" in text and "learning_rate: 0.001" in text
+    final = {"return_mean": 12.5, "return_std": 1.0, "episodes": 100}
+    (run.parent / "scores.json").write_text(json.dumps({"final": final}), encoding="utf-8")
+    assert main(["card", str(run), "--output", str(tmp_path / "card.md")]) == 0
+    text = (tmp_path / "card.md").read_text("utf-8")
+    assert "| final policy, 100 episodes on seeds of their own | 12.5 | 1.0 |" in text
+    (run / "result.json").unlink()
+    (run.parent / "scores.json").unlink()
+    assert main(["card", str(run)]) == 0
+    assert "It was not evaluated." in (run / "MODEL_CARD.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
