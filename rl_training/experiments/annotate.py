@@ -96,8 +96,10 @@ def _trained(config: TrainConfig) -> dict[str, object]:
     content = config_to_dict(config)
     for name in ("evaluation", "checkpoint", "tracking", "seed", "output_dir", "tags"):
         del content[name]
-    stops = ("stop_on_return", "patience")
-    return {**content, **{name: getattr(config.evaluation, name) for name in stops}}
+    evaluation = config.evaluation
+    stops = (evaluation.stop_on_return, evaluation.patience)
+    # Evaluations shape the policy only where they may end the training.
+    return {**content, "stops": None if stops == (None, None) else (*stops, evaluation.interval)}
 
 
 def header(result: PresetResult, machine: str | None = None) -> str:
