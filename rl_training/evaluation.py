@@ -212,12 +212,17 @@ def interquartile_mean(values: Sequence[float] | np.ndarray[Any, Any]) -> float:
     values in part.
     """
     ordered = np.sort(np.asarray(values, np.float64))
-    cut = len(ordered) / 4
+    weights = interquartile_weights(len(ordered))
+    return float((weights * ordered).sum() / weights.sum())
+
+
+def interquartile_weights(count: int) -> np.ndarray[Any, Any]:
+    """Return how much each of ``count`` ordered values weighs in their interquartile mean."""
+    cut = count / 4
     # Each value weighs as much of it as lies between the quartiles: 4 values give the mean of the
     # middle 2.
-    left = np.arange(len(ordered))
-    weights = np.clip(np.minimum(left + 1, len(ordered) - cut) - np.maximum(left, cut), 0, 1)
-    return float((weights * ordered).sum() / weights.sum())
+    left = np.arange(count)
+    return np.clip(np.minimum(left + 1, count - cut) - np.maximum(left, cut), 0, 1)
 
 
 def _bootstrap_interval(values: np.ndarray[Any, Any]) -> list[float]:

@@ -6,7 +6,12 @@ import pytest
 
 from rl_training.config import config_from_dict, config_to_dict, load_config, preset_for
 from rl_training.config.layers import Layers
-from rl_training.config.presets import find_preset, preset_paths, zoo_directory
+from rl_training.config.presets import (
+    find_preset,
+    manifest_paths,
+    preset_paths,
+    zoo_directory,
+)
 from rl_training.registry import ALGORITHMS
 
 ZOO = Path(__file__).parent.parent / "zoo"
@@ -15,7 +20,12 @@ OVERLAYS = {
     "tiny_replay": ("dqn", "sac", "td3"),
 }
 """Each with the algorithms that it is for."""
-FILES = {path.relative_to(ZOO).with_suffix("").as_posix(): path for path in ZOO.rglob("*.yaml")}
+MANIFESTS = [*ZOO.glob("benchmarks/*.yaml"), *ZOO.glob("*/benchmark.yaml")]
+FILES = {
+    path.relative_to(ZOO).with_suffix("").as_posix(): path
+    for path in ZOO.rglob("*.yaml")
+    if path not in MANIFESTS
+}
 PRESETS = sorted(set(FILES) - set(OVERLAYS))
 
 
@@ -24,6 +34,8 @@ def test_the_walk_finds_the_zoo() -> None:
     assert set(FILES) == set(preset_paths())
     assert len(PRESETS) >= 11
     assert set(FILES) >= set(OVERLAYS)
+    assert sorted(manifest_paths().values()) == sorted(MANIFESTS)
+    assert len(MANIFESTS) >= 3
 
 
 @pytest.mark.parametrize("name", PRESETS)

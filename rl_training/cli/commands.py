@@ -7,6 +7,7 @@ so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -33,10 +34,17 @@ usage: rl-training COMMAND ...
   rl-training eval   RUN_OR_CHECKPOINT [--best] [--episodes 20] [--stochastic] [--render] [--json]
   rl-training resume RUN_OR_CHECKPOINT [--total-timesteps N] [--reschedule]
   rl-training list   [algorithms | presets]
+  rl-training benchmark list | run | status | report | annotate MANIFEST [--jobs N]
+  rl-training plot RUN... [--output FILE]                 learning curves
+  rl-training compare RUN RUN                             two runs side by side
+  rl-training export RUN_OR_CHECKPOINT [--format safetensors | onnx] [--output PATH]
+  rl-training card   RUN                                  a model card: score, config, how to load
 
 --config repeats: later files override earlier ones. COMMAND --help shows every flag (for train,
 those of the algorithm too once --config or --algo names it). --version prints the version.
 """
+
+_MANY_RUNS = ("benchmark", "plot", "compare", "export", "card")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,6 +84,7 @@ def _dispatch(arguments: list[str]) -> int:
         "eval": _evaluate,
         "resume": _resume,
         "list": _list,
+        **{name: functools.partial(_many_runs, name) for name in _MANY_RUNS},
     }
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help", "help"):
@@ -290,6 +299,13 @@ def _resume(arguments: list[str]) -> int:
             progress=True,
         )
     )
+
+
+def _many_runs(name: str, arguments: list[str]) -> int:
+    from rl_training.cli import experiments
+
+    command: Callable[[list[str]], int] = getattr(experiments, name)
+    return command(arguments)
 
 
 def _list(arguments: list[str]) -> int:

@@ -21,7 +21,13 @@ from rl_training.config.groups import (
     TrackingConfig,
     TrainConfig,
 )
-from rl_training.config.presets import find_preset, preset_for, preset_paths
+from rl_training.config.presets import (
+    find_manifest,
+    find_preset,
+    manifest_paths,
+    preset_for,
+    preset_paths,
+)
 
 __all__ = [
     "CheckpointConfig",
@@ -36,8 +42,10 @@ __all__ = [
     "config_hash",
     "config_to_dict",
     "dump_yaml",
+    "find_manifest",
     "find_preset",
     "load_config",
+    "manifest_paths",
     "preset_for",
     "preset_paths",
     "replace_config",

@@ -23,7 +23,42 @@ def preset_paths() -> dict[str, Path]:
     return {
         path.relative_to(zoo).with_suffix("").as_posix(): path
         for path in sorted(zoo.rglob("*.yaml"))
+        if not is_manifest(path)
     }
+
+
+def is_manifest(path: Path) -> bool:
+    """Return whether a file of the zoo lists a benchmark's runs instead of one run's settings:
+    ``benchmarks/<name>.yaml`` and ``<folder>/benchmark.yaml``.
+    """
+    return path.parent.name == "benchmarks" or path.name == "benchmark.yaml"
+
+
+def manifest_paths() -> dict[str, Path]:
+    """Return every benchmark manifest of the zoo by name (``classic``, ``atari``)."""
+    return {
+        path.parent.name if path.name == "benchmark.yaml" else path.stem: path
+        for path in sorted(zoo_directory().rglob("*.yaml"))
+        if is_manifest(path)
+    }
+
+
+def find_manifest(name_or_path: str | PathLike[str]) -> Path:
+    """Return the manifest a user names: a path, else a manifest of the zoo.
+
+    Raises:
+        UserError: there is neither; names the nearest manifest.
+    """
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    manifests = manifest_paths()
+    name = path.as_posix().removeprefix("zoo/").removesuffix(".yaml").removeprefix("benchmarks/")
+    name = name.removesuffix("/benchmark")
+    if name in manifests:
+        return manifests[name]
+    hint = nearest(name, manifests) or f" The zoo has {', '.join(manifests)}."
+    raise UserError(f"there is no file or manifest {str(name_or_path)!r}.{hint}")
 
 
 def find_preset(name_or_path: str | PathLike[str]) -> Path:

@@ -83,6 +83,9 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor, *, bfloat16: bool = Fal
         bias: ``[outputs]``.
         bfloat16: round the factors of all products to bfloat16; sums and results are float32.
     """
+    if torch.compiler.is_exporting() and not bfloat16:
+        # Another runtime has no such kernel, and its number of rows is not known yet.
+        return functional.linear(inputs, weight, bias)
     kernel = AVAILABLE and inputs.ndim == 2 and inputs.device.type == "cpu"
     large = len(inputs) * weight.numel() >= SMALLEST_ONEDNN
     single = inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")

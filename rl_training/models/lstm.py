@@ -264,13 +264,13 @@ class LSTMActorCritic(ActorCritic):
         if PREVIOUS_ACTION in self.carried_sizes:
             result[PREVIOUS_ACTION] = self._encode(action)
         if PREVIOUS_REWARD in self.carried_sizes:
-            result[PREVIOUS_REWARD] = state.new_zeros(len(state), 1)
+            result[PREVIOUS_REWARD] = state.new_zeros(state.shape[0], 1)
         return result
 
     def _encode(self, action: Tensor) -> Tensor:
         if isinstance(self.action_head, CategoricalHead):
             return functional.one_hot(action, self.action_head.num_actions).float()
-        return action.reshape(len(action), -1)
+        return action.reshape(action.shape[0], -1)
 
     def extra(self, carried: Any) -> Tensor | None:
         """Return what the memory takes beside features, ``[*batch, E]``, from a mapping of carried

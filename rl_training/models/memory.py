@@ -122,7 +122,7 @@ class Memory(nn.Module):
                 f"a state is [N, {self.state_size[0]}, {self.state_size[1]}] here, "
                 f"not {list(state.shape)}."
             )
-        return state.reshape(len(state), *self.state_shape)
+        return state.reshape(state.shape[0], *self.state_shape)  # len() cannot be exported
 
     def step(
         self, inputs: Tensor, state: Tensor, weights: list[_Weights] | None = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import subprocess
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,9 +28,19 @@ def machine() -> dict[str, Any]:
         "host": platform.node(),
         "platform": platform.platform(),
         "processor": platform.machine(),
+        "processor_name": _processor_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cpus": os.cpu_count(),
     }
+
+
+@functools.cache
+def _processor_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def git_commit() -> str | None:

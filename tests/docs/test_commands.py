@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.cli import main, parse_train
+from rl_training.cli import experiments, main, parse_train
 from rl_training.cli.arguments import EvaluateArguments, ResumeArguments
 from rl_training.cli.flags import parse_flags
 from tests.docs.pages import PAGES, REPOSITORY, Block, blocks, pyproject
@@ -35,12 +35,41 @@ def check_arguments(cls: type[Any], words: Sequence[str]) -> None:
     assert given.run_or_checkpoint == "RUN"
 
 
+PLACES = ("first", "second", "run", "run_or_checkpoint")
+
+
+def check_many_runs(cls: type[Any], words: Sequence[str]) -> None:
+    given = parse_flags(cls, list(words), program="rl-training", positional=True)
+    names = [getattr(given, name) for name in PLACES if hasattr(given, name)]
+    assert {*names, *getattr(given, "runs", [])} <= {"RUN"}
+    if getattr(given, "manifest", "MANIFEST") not in ("MANIFEST", "my_benchmark.yaml"):
+        assert given.manager().jobs
+
+
+def check_benchmark_command(words: Sequence[str]) -> None:
+    classes = {
+        "run": experiments.RunArguments,
+        "status": experiments.StatusArguments,
+        "report": experiments.ReportArguments,
+        "annotate": experiments.AnnotateArguments,
+    }
+    if words[0] == "list":
+        _must_succeed(main(["benchmark", *words]))
+    else:
+        check_many_runs(classes[words[0]], words[1:])
+
+
 def check_program(words: Sequence[str]) -> None:
     checks: dict[str, Callable[[Sequence[str]], None]] = {
         "train": check_train,
         "eval": lambda rest: check_arguments(EvaluateArguments, rest),
         "resume": lambda rest: check_arguments(ResumeArguments, rest),
         "list": lambda rest: _must_succeed(main(["list", *rest])),
+        "benchmark": check_benchmark_command,
+        "plot": lambda rest: check_many_runs(experiments.PlotArguments, rest),
+        "export": lambda rest: check_many_runs(experiments.ExportArguments, rest),
+        "card": lambda rest: check_many_runs(experiments.CardArguments, rest),
+        "compare": lambda rest: check_many_runs(experiments.CompareArguments, rest),
     }
     checks[words[0]](words[1:])
 
@@ -140,11 +169,15 @@ def test_the_commands_after_training_work(command: str, a_run: Path) -> None:
     assert main(words[1:]) == 0
 
 
-def test_a_new_algorithm_s_preset_is_a_whole_file(tmp_path: Path) -> None:
+def test_a_preset_or_a_manifest_is_a_whole_file(tmp_path: Path) -> None:
     from rl_training.config import load_config
+    from rl_training.experiments.manifest import load_manifest
 
     for page in PAGES:
         for number, block in enumerate(blocks(page, "yaml")):
             path = tmp_path / f"{number}.yaml"
             path.write_text(block.code.replace("algo: a2c", "algo: ppo"), encoding="utf-8")
+            if block.title is not None:
+                assert load_manifest(path).presets
+                continue
             assert load_config(path).env_id == "CartPole-v1"

@@ -16,6 +16,7 @@ from rl_training.config.groups import (
     ModelConfig,
     TrackingConfig,
 )
+from rl_training.experiments.manifest import Entry, Manifest, PeerScore, Reference, Source
 from rl_training.registry import ALGORITHMS, algorithm_class
 from tests.docs.pages import named, rows, section
 
@@ -27,6 +28,15 @@ GROUPS: dict[str, type[Any]] = {
     "checkpoint": CheckpointConfig,
     "tracking": TrackingConfig,
 }
+MANIFEST_HEADINGS: dict[type[Any], str] = {
+    Manifest: "The manifest",
+    Entry: "presets",
+    PeerScore: "peers",
+    Source: "sources",
+    Reference: "references",
+}
+NAME = (Manifest, "name")
+"""It is that of the file, and no key."""
 
 
 def defaults(cls: type[Any]) -> dict[str, str]:
@@ -67,3 +77,9 @@ def test_the_run_s_fields_are_listed() -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_s_fields_are_listed(group: str) -> None:
     assert listed("docs/command_line.md", f"### {group}") == defaults(GROUPS[group])
+
+
+@pytest.mark.parametrize("cls", [Manifest, Entry, PeerScore, Source, Reference])
+def test_a_manifest_s_keys_are_listed(cls: type[Any]) -> None:
+    expected = {name: value for name, value in defaults(cls).items() if (cls, name) != NAME}
+    assert listed("docs/experiments.md", f"### {MANIFEST_HEADINGS[cls]}") == expected

@@ -1,0 +1,109 @@
+"""A model card of a run: what it is, its score, how it was made, how to load it."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.yaml_text import format_yaml
+from rl_training.errors import UserError
+from rl_training.experiments.compare import RunSummary, read_run
+from rl_training.experiments.document import Table, markdown_table
+from rl_training.experiments.jobs import read_json
+from rl_training.runtime.files import replace_durable
+
+
+def write_card(run: str | PathLike[str], output: str | PathLike[str] | None = None) -> Path:
+    """Write the model card of a run, by default as ``MODEL_CARD.md`` in its directory.
+
+    Raises:
+        UserError: there is no run, or the file cannot be written.
+    """
+    summary = read_run(run)
+    path = summary.path / "MODEL_CARD.md" if output is None else Path(output)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_durable(path, card(summary).encode("utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+    return path
+
+
+def card(run: RunSummary) -> str:
+    """Return a run's model card as Markdown, with the front matter that model hubs read."""
+    config, scores = run.config, _scores(run)
+    algo, env_id = config["algo"], config["env_id"]
+    metadata: dict[str, Any] = {
+        "library_name": "rl_training",
+        "tags": ["reinforcement-learning", algo, env_id],
+    }
+    steps = run.result.get("global_step")
+    trained = f"It was trained for {steps:,} environment steps" if steps else "It is not finished"
+    text = [
+        f"---\n{format_yaml(metadata)}---",
+        f"# {algo} on {env_id}",
+        f"A policy of `{algo}` for the environment `{env_id}`, seed {config['seed']}. {trained}.",
+        "## Score",
+        _score_table(scores) if scores else "It was not evaluated.",
+        "## How to use it",
+        _USAGE,
+        "## How it was made",
+        markdown_table(Table(["", ""], [[name, value] for name, value in _facts(run)])),
+        "## Configuration",
+        f"```yaml\n{(run.path / 'config.yaml').read_text('utf-8')}```",
+    ]
+    return "\n\n".join(text) + "\n"
+
+
+_USAGE = """\
+```bash
+rl-training eval RUN --episodes 100
+rl-training resume RUN
+```
+
+```python
+from rl_training import predict_checkpoint
+
+action = predict_checkpoint("RUN", observation)
+```
+
+`RUN` is this directory. Checkpoints are safetensors and JSON with a hash for every file: loading
+them runs no code."""
+
+
+def _scores(run: RunSummary) -> list[tuple[str, dict[str, Any]]]:
+    """Return what was measured: by a benchmark, else by the training itself."""
+    played = read_json(run.path.parent / "scores.json") or {}
+    found = [
+        (f"{which}, {record['episodes']} episodes on seeds of their own", record)
+        for which, key in (("final policy", "final"), ("best model", "best"))
+        if (record := played.get(key)) and "episodes" in record
+    ]
+    evaluation = run.result.get("eval")
+    if not found and evaluation:
+        found = [(f"last evaluation in training, {evaluation['episodes']} episodes", evaluation)]
+    return found
+
+
+def _score_table(scores: list[tuple[str, dict[str, Any]]]) -> str:
+    rows = [
+        [what, f"{record['return_mean']:.1f}", f"{record['return_std']:.1f}"]
+        for what, record in scores
+    ]
+    return markdown_table(Table(["measured", "mean return", "deviation over episodes"], rows))
+
+
+def _facts(run: RunSummary) -> list[tuple[str, str]]:
+    machine = run.metadata.get("machine") or {}
+    versions = run.metadata.get("versions") or {}
+    facts = {
+        "status": run.metadata.get("status"),
+        "seconds": run.result.get("wall_time_s"),
+        "machine": machine.get("processor_name") or machine.get("processor"),
+        "threads": run.metadata.get("threads"),
+        "commit": run.metadata.get("git_commit"),
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+        "digest": run.result.get("digest"),
+    }
+    return [(name, str(value)) for name, value in facts.items() if value]

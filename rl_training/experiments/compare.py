@@ -1,0 +1,150 @@
+"""Runs beside each other: what differs in their configurations and in their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import config_to_dict, load_config
+from rl_training.errors import UserError
+from rl_training.experiments.jobs import read_json, read_lines
+
+_APART = ("seed", "output_dir", "tags", "tracking")
+"""What runs of one experiment may differ in."""
+Curve = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run directory holds."""
+
+    path: Path
+    config: dict[str, Any]
+    """Dotted key to value."""
+    metadata: dict[str, Any]
+    result: dict[str, Any]
+    """Content of ``result.json``; empty before the end."""
+
+    def curve(self, metric: str) -> Curve:
+        """Return step and value of each line of the logs that has a metric.
+
+        Args:
+            metric: a name of ``metrics.jsonl``, or ``eval/<name>`` of ``evaluations.jsonl``.
+        """
+        evaluated = metric.startswith("eval/")
+        file = "evaluations.jsonl" if evaluated else "metrics.jsonl"
+        name = metric.removeprefix("eval/")
+        lines = read_lines(self.path / file)
+        return [(line["step"], line[name]) for line in lines if _is_number(line.get(name))]
+
+
+def read_run(path: str | PathLike[str]) -> RunSummary:
+    """Return what a run directory holds.
+
+    Raises:
+        UserError: there is no run, or its configuration cannot be read.
+    """
+    directory = Path(path)
+    if not (directory / "config.yaml").is_file():
+        raise UserError(f"{directory} is not a run directory: it has no config.yaml.")
+    return RunSummary(
+        path=directory,
+        config=flatten(config_to_dict(load_config(directory / "config.yaml"))),
+        metadata=read_json(directory / "metadata.json") or {},
+        result=read_json(directory / "result.json") or {},
+    )
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested data as dotted keys and values; an empty mapping is a value."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
+def compare(first: RunSummary, second: RunSummary) -> dict[str, dict[str, list[Any]]]:
+    """Return, for ``config`` the keys in which two runs differ, and for ``result`` everything that
+    a run ended with: each with both values, None where a run has none.
+    """
+    configs = _pairs(first.config, second.config)
+    differing = {key: pair for key, pair in configs.items() if pair[0] != pair[1]}
+    return {"config": differing, "result": _pairs(_results(first), _results(second))}
+
+
+def _pairs(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
+    keys = dict.fromkeys([*first, *second])
+    return {key: [first.get(key), second.get(key)] for key in keys}
+
+
+def _results(run: RunSummary) -> dict[str, Any]:
+    result, metadata = dict(run.result), run.metadata
+    evaluation = result.pop("eval", None) or {}
+    machine = metadata.get("machine") or {}
+    versions = metadata.get("versions") or {}
+    return {
+        "status": metadata.get("status"),
+        **{f"eval.{name}": value for name, value in evaluation.items()},
+        **{key: value for key, value in result.items() if key != "status"},
+        "machine": machine.get("processor_name") or machine.get("processor"),
+        "threads": metadata.get("threads"),
+        "git_commit": metadata.get("git_commit"),
+        **{f"version of {name}": number for name, number in versions.items()},
+    }
+
+
+def comparison_lines(first: RunSummary, second: RunSummary) -> list[str]:
+    """Return the comparison as lines of three columns."""
+    content = compare(first, second)
+    same = "" if content["config"] else ": the same"
+    lines = [("", str(first.path), str(second.path)), (f"config{same}", "", "")]
+    lines += [(f"  {key}", _write(a), _write(b)) for key, (a, b) in content["config"].items()]
+    lines.append(("result", "", ""))
+    for key, (a, b) in content["result"].items():
+        lines.append((f"{'  ' if a == b else '* '}{key}", _write(a), _write(b)))
+    lines.append(("*: they differ", "", ""))
+    widths = [max(len(line[place]) for line in lines) for place in (0, 1)]
+    return [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in lines]
+
+
+def _write(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str):
+        return value[:12] + "..." if len(value) == 64 else value
+    return json.dumps(value)
+
+
+def grouped(runs: Sequence[RunSummary]) -> dict[str, dict[str, list[RunSummary]]]:
+    """Return runs by environment and by name: the algorithm, with the settings in which runs of it
+    differ. Runs that differ in their seeds alone share a name.
+    """
+    panels: dict[str, dict[str, list[RunSummary]]] = {}
+    for run in runs:
+        env_id, algo = run.config["env_id"], run.config["algo"]
+        kin = [
+            each for each in runs if (each.config["env_id"], each.config["algo"]) == (env_id, algo)
+        ]
+        keys = dict.fromkeys(key for each in kin for key in each.config if not _is_apart(key))
+        differing = [key for key in keys if len({repr(each.config.get(key)) for each in kin}) > 1]
+        settings = [f"{key} {_write(run.config.get(key))}" for key in differing]
+        panels.setdefault(env_id, {}).setdefault(", ".join([algo, *settings]), []).append(run)
+    return panels
+
+
+def _is_apart(key: str) -> bool:
+    return key.partition(".")[0] in _APART
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

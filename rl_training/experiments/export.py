@@ -1,0 +1,217 @@
+"""A trained policy for elsewhere: the policy directory alone, or one ONNX file."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithm import Algorithm
+from rl_training.config import config_hash
+from rl_training.envs.normalize import EPSILON, ObservationNormalizer
+from rl_training.errors import UserError
+from rl_training.models.lstm import MEMORY
+from rl_training.runtime import checkpoint as checkpoints
+from rl_training.version import __version__
+from rl_training.workflows import load_algorithm
+
+Format = Literal["safetensors", "onnx"]
+OPSET = 18
+
+
+def export_policy(
+    path: str | PathLike[str],
+    output: str | PathLike[str],
+    *,
+    format: Format,
+    best: bool = False,
+    trust_modules: bool = False,
+) -> Path:
+    """Write the policy of a run or a checkpoint as a file of its own, and return it.
+
+    ``safetensors`` is the policy directory, enough for ``rl-training eval`` and `Algorithm.load`.
+    ``onnx`` is one file from raw observations ``[N, *shape]`` to the environment's actions, with
+    normalisation, bounds and memory inside: what `Algorithm.predict` returns.
+
+    Args:
+        path: a run (its latest checkpoint), a checkpoint or a policy directory.
+        output: the directory or the file.
+        format: which.
+        best: of a run, the checkpoint with the best evaluation.
+        trust_modules: import the code that its config names ("module:Class").
+
+    Raises:
+        UserError: no policy is there, the extra ``export`` is missing, or the place cannot be
+            written.
+    """
+    target = Path(output)
+    if format == "safetensors":
+        source = checkpoints.resolve_checkpoint(path, best=best)
+        policy = checkpoints.load_policy(source)
+        step = int(policy.manifest["step"])
+        return checkpoints.save_policy(target, step=step, policy=policy.state, config=policy.config)
+    _require_onnx()
+    algorithm, _ = load_algorithm(Path(path), best=best, trust_modules=trust_modules)
+    program = to_onnx(algorithm)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        program.save(str(target))
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror or error}.") from error
+    return target
+
+
+def _require_onnx() -> None:
+    try:
+        importlib.import_module("onnxscript")
+    except ImportError as error:
+        raise UserError('ONNX needs an extra: pip install "rl_training[export]".') from error
+
+
+class ExportedPolicy(nn.Module):
+    """`Algorithm.predict`, deterministic, in tensors alone."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        super().__init__()
+        # The algorithm is no module: its networks become part of this one by themselves.
+        self.networks = nn.ModuleDict(
+            {name.replace(".", "_"): each for name, each in algorithm.modules.items()}
+        )
+        self._algorithm = algorithm
+        self._normalize = _Normalize(algorithm.normalizer.observation)
+        self._to_environment = _ToEnvironment(algorithm)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return actions ``[N, *act]`` for raw observations ``[N, *shape]``."""
+        action = self._algorithm.action(
+            self._normalize(observation), deterministic=True, generator=None
+        )
+        taken: Tensor = self._to_environment(action)
+        return taken
+
+
+class ExportedMemoryPolicy(ExportedPolicy):
+    """The same of a policy with memory: what it carries on goes in and comes out."""
+
+    def forward(  # type: ignore[override]
+        self, observation: Tensor, carried: dict[str, Tensor], episode_start: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return actions, and what to pass with the next observations.
+
+        Args:
+            observation: raw ``[N, *shape]``.
+            carried: what came out at the step before; anything at the beginning.
+            episode_start: bool ``[N]``: whose episode begins.
+        """
+        model: Any = self._algorithm.modules["model"]
+        kept = torch.logical_not(episode_start)
+        before = {
+            key: value * kept.reshape(-1, *[1] * (value.ndim - 1)) for key, value in carried.items()
+        }
+        action, _, _, after = model.act(
+            self._normalize(observation),
+            before[MEMORY],
+            extra=model.extra(before),
+            deterministic=True,
+        )
+        return self._to_environment(action), model.carried(action, after)
+
+
+class _Normalize(nn.Module):
+    """Raw observations to what the networks read; see `rl_training.envs.normalize`."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, normalizer: ObservationNormalizer | None) -> None:
+        super().__init__()
+        self._active = normalizer is not None
+        if normalizer is not None:
+            statistics = normalizer.statistics
+            scale = np.sqrt(statistics.var + EPSILON)
+            self.register_buffer("mean", torch.as_tensor(statistics.mean, dtype=torch.float64))
+            self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float64))
+            self._clip = normalizer.clip
+
+    def forward(self, observation: Tensor) -> Tensor:
+        if self._active:
+            scaled = (observation.double() - self.mean) / self.scale
+            observation = scaled.clamp(-self._clip, self._clip).float()
+        return observation.float() if observation.dtype == torch.float64 else observation
+
+
+class _ToEnvironment(nn.Module):
+    """A policy's actions to the environment's; see `rl_training.envs.spaces.ActionMap`."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        super().__init__()
+        space: Any = algorithm.action_space
+        self._squash, self._scale = algorithm.squash_actions, algorithm.scale_actions
+        self._start = getattr(space, "start", None)
+        if self._start is None:
+            self.register_buffer("low", torch.from_numpy(np.array(space.low)))
+            self.register_buffer("high", torch.from_numpy(np.array(space.high)))
+
+    def forward(self, action: Tensor) -> Tensor:
+        if self._start is not None:
+            return action + int(self._start)
+        if self._squash or self._scale:
+            unit = action.double()
+            unit = (unit.tanh() if self._squash else unit) * 0.5 + 0.5
+            low, high = self.low.double(), self.high.double()
+            action = low + unit * (high - low)
+        return torch.minimum(torch.maximum(action.to(self.low.dtype), self.low), self.high)
+
+
+def to_onnx(algorithm: Algorithm) -> Any:
+    """Return a policy as an ONNX program of `torch.onnx`, for any number of observations."""
+    space: Any = algorithm.observation_space
+    count = 3  # any number but 0 and 1, which tracing would take for constants
+    observation = torch.from_numpy(np.zeros((count, *space.shape), space.dtype))
+    batch = {0: torch.export.Dim("batch")}
+    model: Any = algorithm.modules.get("model")
+    inputs: tuple[Any, ...] = (observation,)
+    shapes: tuple[Any, ...] = (batch,)
+    names, results = ["observation"], ["action"]
+    policy: nn.Module = ExportedPolicy(algorithm)
+    if hasattr(model, "initial_carried"):
+        policy = ExportedMemoryPolicy(algorithm)
+        carried = model.initial_carried(count)
+        inputs += (carried, torch.ones(count, dtype=torch.bool))
+        shapes += (dict.fromkeys(carried, batch), batch)
+        names += [*carried, "episode_start"]
+        results += [f"next_{key}" for key in carried]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            policy.eval(),
+            inputs,
+            dynamo=True,
+            dynamic_shapes=shapes,
+            input_names=names,
+            output_names=results,
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None
+    program.model.metadata_props.update(
+        {
+            "written_by": f"rl_training {__version__}",
+            "algo": algorithm.config.algo,
+            "env_id": algorithm.config.env_id,
+            "step": str(algorithm.global_step),
+            "config_sha256": config_hash(algorithm.config),
+        }
+    )
+    return program

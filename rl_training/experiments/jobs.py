@@ -1,0 +1,208 @@
+"""One run of a benchmark as a folder: what is to be run, how far it is, and who works on it.
+
+```text
+<preset>__seed<seed>/
+  job.json         preset, seed, episodes, hash of the configuration
+  config.yaml      the configuration
+  state.json       status, error, attempts; written only by who holds the lock
+  scores.json      at the end: the evaluations of the final and of the best policy
+  log.txt          what the process printed
+  <run directory>
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import TrainConfig, config_to_dict, dump_yaml, replace_config
+from rl_training.errors import UserError
+from rl_training.experiments.manifest import Manifest
+from rl_training.runtime.files import json_bytes, replace_durable, write_json
+from rl_training.runtime.run_lock import RunLock
+
+STATUSES = ("waiting", "running", "stopped", "failed", "done")
+"""``stopped``: interrupted or killed; it goes on where it was."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One preset with one seed, in a folder."""
+
+    preset: str
+    seed: int
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.preset} seed {self.seed}"
+
+    @property
+    def run(self) -> Path | None:
+        """The run directory; None before the training began."""
+        found = sorted(self.directory.glob("*/config.yaml"), key=lambda path: path.parent.name)
+        return found[-1].parent if found else None
+
+    def state(self) -> JobState:
+        """Return how far it is."""
+        content = read_json(self.directory / "state.json")
+        if content is None:
+            return JobState(status="waiting")
+        status = content.get("status")
+        if status == "running" and not locked(self.directory):
+            status = "stopped"
+        if status not in STATUSES:
+            status = "stopped"
+        attempts = content.get("attempts")
+        return JobState(
+            status=status,
+            error=content.get("error"),
+            attempts=attempts if isinstance(attempts, int) else 0,
+            side_by_side=content.get("side_by_side"),
+        )
+
+    def write_state(self, **changes: Any) -> None:
+        """Change some of ``state.json``; the caller holds the lock."""
+        content = read_json(self.directory / "state.json") or {}
+        moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        write_json(self.directory / "state.json", {**content, **changes, "changed_at": moment})
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How far a job is."""
+
+    status: str
+    """One of `STATUSES`."""
+    error: str | None = None
+    """Why it failed."""
+    attempts: int = 0
+    """How often it was started."""
+    side_by_side: int | None = None
+    """How many runs there were at a time."""
+
+
+def jobs_of(manifest: Manifest, directory: Path) -> list[Job]:
+    """Return a manifest's jobs: the first seed of every preset first, so that what does not work
+    shows early.
+    """
+    pairs = [
+        (place, seed, preset)
+        for preset in manifest.presets
+        for place, seed in enumerate(manifest.seeds_of(preset))
+    ]
+    return [
+        Job(preset, seed, directory / f"{preset.replace('/', '-')}__seed{seed}")
+        for _, seed, preset in sorted(pairs, key=lambda pair: pair[0])
+    ]
+
+
+def prepare(manifest: Manifest, directory: Path) -> list[Job]:
+    """Write down what is to be run, and return it.
+
+    Raises:
+        UserError: a preset cannot be built; the folder cannot be written, or has runs of another
+            configuration: nothing is changed then.
+    """
+    jobs = jobs_of(manifest, directory)
+    bases = {preset: manifest.config(preset) for preset in manifest.presets}
+    planned = [(job, _config(bases[job.preset], job, manifest)) for job in jobs]
+    for job, config in planned:
+        _require_same(job, _description(job, config, manifest.episodes))
+    try:
+        for job, config in planned:
+            _write_plan(job, config, manifest.episodes)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be written: {error.strerror or error}.") from error
+    return jobs
+
+
+def measured_as_now(job: Job, config: TrainConfig, manifest: Manifest) -> bool:
+    """Whether a job's folder was made with what the manifest and the zoo say today.
+
+    Args:
+        job: the job.
+        config: of its preset, `Manifest.config`.
+        manifest: the manifest.
+    """
+    planned = _description(job, _config(config, job, manifest), manifest.episodes)
+    return read_json(job.directory / "job.json") == planned
+
+
+def _config(base: TrainConfig, job: Job, manifest: Manifest) -> TrainConfig:
+    group = base.tracking.wandb_group or manifest.name
+    return replace_config(
+        base, seed=job.seed, output_dir=str(job.directory), tracking={"wandb_group": group}
+    )
+
+
+def _description(job: Job, config: TrainConfig, episodes: int) -> dict[str, Any]:
+    content = {key: value for key, value in config_to_dict(config).items() if key != "output_dir"}
+    digest = hashlib.sha256(json_bytes(content, sort_keys=True)).hexdigest()
+    return {
+        "preset": job.preset,
+        "seed": job.seed,
+        "episodes": episodes,
+        "config_sha256": digest,
+    }
+
+
+def _require_same(job: Job, planned: Mapping[str, Any]) -> None:
+    there = read_json(job.directory / "job.json")
+    if there is not None and there != planned and (job.directory / "state.json").exists():
+        raise UserError(
+            f"{job.directory} was run with another configuration than {job.preset} has now: "
+            "delete it, or take another --output-dir."
+        )
+
+
+def _write_plan(job: Job, config: TrainConfig, episodes: int) -> None:
+    job.directory.mkdir(parents=True, exist_ok=True)
+    planned = _description(job, config, episodes)
+    if read_json(job.directory / "job.json") == planned:
+        # Another manager may be at it; the folder may have been moved.
+        config_there = job.directory / "config.yaml"
+        if config_there.is_file() and config_there.read_text("utf-8") == dump_yaml(config):
+            return
+    replace_durable(job.directory / "config.yaml", dump_yaml(config).encode("utf-8"))
+    write_json(job.directory / "job.json", planned)
+
+
+def locked(directory: Path) -> bool:
+    """Whether a process works on a job's folder."""
+    try:
+        with RunLock(directory):
+            return False
+    except UserError:
+        return True
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file; None where there is none, or none that can be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the objects in a file of JSON lines; what cannot be read is left out."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(content, dict):
+            yield content

@@ -1,0 +1,225 @@
+"""`ExperimentManager`: the runs of a manifest, some at a time, until all are done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_training.errors import UserError
+from rl_training.experiments import worker
+from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare, read_json
+from rl_training.experiments.manifest import Manifest, load_manifest
+from rl_training.runtime.signals import StopSignals
+
+if TYPE_CHECKING:
+    from rl_training.experiments.report import Report
+
+DEFAULT_OUTPUT = Path("runs") / "benchmarks"
+_POLL_SECONDS = 0.1
+_STOPPED = [
+    status for each in (signal.SIGINT, signal.SIGTERM) for status in (128 + each, -int(each))
+]
+"""Exit statuses after a signal: after a checkpoint, or where there was nothing to write."""
+
+
+@dataclass
+class Outcome:
+    """How a call of `ExperimentManager.run` ended."""
+
+    done: list[Job] = field(default_factory=list)
+    """All that are done, those from before included."""
+    failed: dict[Job, str] = field(default_factory=dict)
+    """Those that failed, with their errors."""
+    elsewhere: list[Job] = field(default_factory=list)
+    """Those that another process has."""
+    stopped: list[Job] = field(default_factory=list)
+    """Those that a signal stopped, or kept from starting."""
+    exit_code: int = 0
+    """0: nothing failed; 1; or 128 plus the signal's number."""
+
+
+class ExperimentManager:
+    """A manifest's runs in a folder.
+
+    Every run is a process of its own and has a lock: managers may share a folder, and a manager
+    that is killed takes nothing with it.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest | str | PathLike[str],
+        *,
+        output_dir: str | PathLike[str] | None = None,
+        presets: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+    ) -> None:
+        """Read the manifest.
+
+        Args:
+            manifest: a path, the name of one of the zoo, or one that was read already.
+            output_dir: the folder; by default ``runs/benchmarks/<name>``.
+            presets: these alone.
+            seeds: these alone.
+
+        Raises:
+            UserError: it cannot be read, or lacks a preset or a seed.
+        """
+        read = manifest if isinstance(manifest, Manifest) else load_manifest(manifest)
+        self.manifest = read.select(presets, seeds)
+        self.directory = DEFAULT_OUTPUT / read.name if output_dir is None else Path(output_dir)
+        self.jobs = jobs_of(self.manifest, self.directory)
+
+    def status(self) -> dict[Job, JobState]:
+        """Return how far each job is."""
+        return {job: job.state() for job in self.jobs}
+
+    def run(self, *, jobs: int = 1, say: Callable[[str], None] = print) -> Outcome:
+        """Run what is not done: start it, go on with what was stopped, try again what failed.
+
+        Ctrl-C and SIGTERM are passed on: every run writes a checkpoint first. A second one stops at
+        once.
+
+        Args:
+            jobs: processes at a time.
+            say: gets a line whenever a job begins or ends.
+
+        Raises:
+            UserError: a preset cannot be built, or the folder has runs of another configuration.
+        """
+        if jobs < 1:
+            raise UserError(f"jobs must be at least 1, not {jobs}.")
+        prepare(self.manifest, self.directory)
+        return _Session(self.jobs, jobs, say).run()
+
+    def report(self, directory: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
+        """Write tables and plots of the results; see `rl_training.experiments.report`.
+
+        Args:
+            directory: where to; by default ``report/`` in the folder.
+            plots: draw them; needs the extra ``plots``.
+
+        Raises:
+            UserError: the extra is missing, or the folder cannot be written.
+        """
+        from rl_training.experiments.report import write_report
+
+        place = self.directory / "report" if directory is None else Path(directory)
+        return write_report(self.manifest, self.directory, place, plots=plots)
+
+
+class _Session:
+    """One call of `ExperimentManager.run`."""
+
+    def __init__(self, jobs: Sequence[Job], limit: int, say: Callable[[str], None]) -> None:
+        self._limit = limit
+        self._say = say
+        self._outcome = Outcome()
+        self._processes: dict[Job, subprocess.Popen[bytes]] = {}
+        self._before = {job: job.state() for job in jobs}
+        self._queue = deque(job for job in jobs if self._before[job].status != "done")
+        self._outcome.done = [job for job in jobs if self._before[job].status == "done"]
+
+    def run(self) -> Outcome:
+        """Work until nothing is left that this process may run."""
+        outcome = self._outcome
+        if outcome.done:
+            self._say(f"{len(outcome.done)} done already")
+        with StopSignals() as signals:
+            try:
+                self._work(signals)
+            except BaseException:
+                self._stop_all()
+                self._stop_all()  # at once
+                raise
+        outcome.stopped += self._queue
+        outcome.exit_code = signals.exit_code or int(bool(outcome.failed))
+        return outcome
+
+    def _work(self, signals: StopSignals) -> None:
+        asked = False
+        while self._processes or (self._queue and signals.received is None):
+            if signals.received is not None and not asked:
+                asked = True
+                self._say("stopping: every run writes a checkpoint first")
+                self._stop_all()
+            while self._queue and len(self._processes) < self._limit and signals.received is None:
+                self._start(self._queue.popleft())
+            if not self._collect():
+                time.sleep(_POLL_SECONDS)
+
+    def _start(self, job: Job) -> None:
+        state = self._before[job]
+        if locked(job.directory) or job.state().attempts != state.attempts:
+            self._taken(job)
+            return
+        command = [sys.executable, "-m", worker.__name__]
+        command += [str(job.directory), str(state.attempts), str(self._limit)]
+        with (job.directory / "log.txt").open("ab") as log:
+            # A session of its own: Ctrl-C at the terminal reaches it once, through this process.
+            self._processes[job] = subprocess.Popen(
+                command,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._say(f"{'begin' if state.status == 'waiting' else 'go on':<8} {job.name}")
+
+    def _collect(self) -> bool:
+        """Note the jobs that ended; return whether there was one."""
+        ended = [job for job, process in self._processes.items() if process.poll() is not None]
+        for job in ended:
+            self._ended(job, self._processes.pop(job).returncode)
+        return bool(ended)
+
+    def _ended(self, job: Job, status: int) -> None:
+        outcome, state = self._outcome, job.state()
+        if status == worker.TAKEN:
+            self._taken(job)
+        elif state.status == "done":
+            outcome.done.append(job)
+            scores = read_json(job.directory / "scores.json") or {"final": {}}
+            self._say(f"{'done':<8} {job.name}: {scores['final'].get('return_mean', 0.0):.1f}")
+        elif status in _STOPPED:
+            outcome.stopped.append(job)
+            self._say(f"{'stopped':<8} {job.name}")
+        else:
+            error = state.error if state.status == "failed" else _how_it_died(status, job)
+            outcome.failed[job] = error or "it left no message"
+            self._say(f"{'failed':<8} {job.name}: {outcome.failed[job]}")
+
+    def _taken(self, job: Job) -> None:
+        """Another manager has the job, or has had it since this one began."""
+        state = job.state()
+        if state.status == "done":
+            self._outcome.done.append(job)
+        elif state.status == "failed":
+            self._outcome.failed[job] = state.error or ""
+        else:
+            self._outcome.elsewhere.append(job)
+        self._say(f"{state.status:<8} {job.name}: by another process")
+
+    def _stop_all(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a run's process: it finds the modules that this one finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(each) for each in sys.path)}
+
+
+def _how_it_died(status: int, job: Job) -> str:
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}; the next `run` goes on with it"
+    return f"exit status {status}; see {job.directory / 'log.txt'}"

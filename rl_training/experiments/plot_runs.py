@@ -1,0 +1,67 @@
+"""Learning curves of runs, whatever made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from rl_training.errors import UserError, nearest
+from rl_training.experiments.compare import RunSummary, grouped, read_run
+from rl_training.experiments.jobs import read_lines
+from rl_training.experiments.plots import Curve, draw_curves, require_matplotlib, save
+
+EVALUATIONS = "eval/return_mean"
+TRAINING = "train/return_mean"
+
+
+def plot_runs(
+    runs: Sequence[str | PathLike[str]], output: str | PathLike[str], *, metric: str | None = None
+) -> list[Path]:
+    """Draw a metric of runs over their steps, and return the files, PNG and SVG.
+
+    There is a panel for each environment and a line for each algorithm and setting: the
+    interquartile mean over the seeds, with its 95 % bootstrap interval.
+
+    Args:
+        runs: run directories.
+        output: the file's name; the suffixes are put on.
+        metric: a name of ``metrics.jsonl``, or ``eval/<name>``; None: the evaluations' mean return
+            where every run has at least two, else that of the training episodes.
+
+    Raises:
+        UserError: a run is none, has no such metric, the extra ``plots`` is missing, or the file
+            cannot be written.
+    """
+    require_matplotlib()
+    found = [read_run(path) for path in runs]
+    if not found:
+        raise UserError("there is no run to plot.")
+    if metric is None:
+        evaluated = all(len(run.curve(EVALUATIONS)) > 1 for run in found)
+        metric = EVALUATIONS if evaluated else TRAINING
+    panels: dict[str, dict[str, list[Curve]]] = {
+        env_id: {name: [_curve(run, metric) for run in members] for name, members in lines.items()}
+        for env_id, lines in grouped(found).items()
+    }
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    styles = {name: number for number, name in enumerate(names)}
+    path = Path(output)
+    base = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    try:
+        base.parent.mkdir(parents=True, exist_ok=True)
+        svg = save(draw_curves(panels, metric, styles), base)
+    except OSError as error:
+        raise UserError(f"{base.parent} cannot be written: {error.strerror or error}.") from error
+    return [svg.with_suffix(".png"), svg]
+
+
+def _curve(run: RunSummary, metric: str) -> Curve:
+    curve = run.curve(metric)
+    if curve:
+        return curve
+    known = {name for line in read_lines(run.path / "metrics.jsonl") for name in line}
+    known |= {
+        f"eval/{name}" for line in read_lines(run.path / "evaluations.jsonl") for name in line
+    }
+    raise UserError(f"{run.path} has no values of {metric!r}.{nearest(metric, sorted(known))}")

@@ -1,0 +1,108 @@
+"""An exported policy on raw observations is `predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training.cli import main
+from rl_training.experiments.export import export_policy
+from rl_training.registry import algorithm_class
+from rl_training.workflows import load_algorithm, predict_checkpoint
+
+SMALL: dict[str, Any] = {"num_envs": 2, "tensorboard": False, "evaluation.final": False}
+ON_POLICY = {**SMALL, "num_steps": 32, "minibatch_size": 32, "normalize_observation": True}
+REPLAY = {**SMALL, "warm_up": 32, "replay_capacity": 1000, "hidden_sizes": [16]}
+SETTINGS: list[tuple[str, str, dict[str, Any]]] = [
+    ("ppo", "Pendulum-v1", ON_POLICY),
+    ("dqn", "CartPole-v1", {**REPLAY, "dueling": True}),
+    ("td3", "Pendulum-v1", REPLAY),
+    ("sac", "CartPole-v1", REPLAY),
+    ("sac", "Pendulum-v1", REPLAY),
+    ("ppg", "CartPole-v1", ON_POLICY),
+]
+
+
+def trained(algo: str, env_id: str, settings: dict[str, Any], output: Path) -> Path:
+    algorithm = algorithm_class(algo)(env_id, output_dir=str(output), seed=3, **settings)
+    algorithm.learn(128).close()
+    [run] = output.iterdir()
+    return run
+
+
+def observations(run: Path, count: int) -> Any:
+    algorithm, _ = load_algorithm(run)
+    shape = algorithm.observation_space.shape
+    return np.random.default_rng(0).normal(size=(count, *shape)).astype(np.float32)
+
+
+def session(path: Path) -> Any:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    return runtime.InferenceSession(str(path))
+
+
+@pytest.mark.parametrize(
+    ("algo", "env_id", "settings"),
+    [SETTINGS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in SETTINGS[1:])],
+)
+def test_onnx_gives_the_actions_of_predict(
+    algo: str, env_id: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxscript")
+    run = trained(algo, env_id, settings, tmp_path / "runs")
+    path = export_policy(run, tmp_path / "there" / "policy.onnx", format="onnx")
+    model = session(path)
+    for count in (1, 7):
+        given = observations(run, count) * 3
+        [action] = model.run(None, {"observation": given})
+        expected = predict_checkpoint(run, given)
+        assert action.dtype == expected.dtype and action.shape == expected.shape
+        np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
+    assert model.get_modelmeta().custom_metadata_map["env_id"] == env_id
+
+
+@pytest.mark.slow
+def test_onnx_with_memory_gives_the_actions_of_predict(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    settings = {**ON_POLICY, "previous_action": True}
+    run = trained("recurrent_ppo", "Pendulum-v1", settings, tmp_path / "runs")
+    model = session(export_policy(run, tmp_path / "policy.onnx", format="onnx"))
+    algorithm: Any = load_algorithm(run)[0]
+    state: Any = None
+    carried = {k: np.full(v.shape, 7, np.float32) for k, v in _initial(algorithm, 4).items()}
+    for step in range(4):
+        given = observations(run, 4) * (step + 1)
+        starts = np.asarray([step == 0] * 3 + [step in (0, 2)])
+        expected, state = algorithm.predict(given, state=state, episode_start=starts)
+        action, *after = model.run(None, {"observation": given, "episode_start": starts, **carried})
+        carried = dict(zip(carried, after, strict=True))
+        np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
+    for key, value in state.items():
+        np.testing.assert_allclose(carried[key], value, rtol=1e-4, atol=1e-5)
+
+
+def _initial(algorithm: Any, count: int) -> Any:
+    return algorithm.modules["model"].initial_carried(count)
+
+
+def test_safetensors_is_a_policy_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained("ppo", "Pendulum-v1", ON_POLICY, tmp_path / "runs")
+    target = tmp_path / "policy"
+    assert main(["export", str(run), "--format", "safetensors", "--output", str(target)]) == 0
+    assert capsys.readouterr().out == f"{target}\n"
+    given = observations(run, 5)
+    np.testing.assert_array_equal(predict_checkpoint(target, given), predict_checkpoint(run, given))
+
+
+def test_without_the_extra_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    assert main(["export", str(tmp_path), "--format", "onnx"]) == 2
+    assert 'pip install "rl_training[export]"' in capsys.readouterr().err

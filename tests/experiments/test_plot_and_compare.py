@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training.cli import main
+from rl_training.config import dump_yaml, load_config, replace_config
+from rl_training.experiments.compare import compare, grouped, read_run
+from rl_training.experiments.plots import shared_steps
+
+
+def write_run(directory: Path, *, preset: str = "ppo_cartpole", **changes: Any) -> str:
+    directory.mkdir(parents=True)
+    config = replace_config(load_config(preset), output_dir=str(directory.parent), **changes)
+    (directory / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
+    lines = [{"step": 100 * n, "train/return_mean": float(config.seed + n)} for n in range(1, 4)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (directory / "metrics.jsonl").write_text(text + '{"step": 4', encoding="utf-8")
+    metadata = {"status": "finished", "versions": {"torch": "2"}, "machine": {"processor": "x"}}
+    (directory / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
+    result = {"status": "finished", "global_step": 300, "eval": {"return_mean": 10.0 + config.seed}}
+    (directory / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    return str(directory)
+
+
+def test_differences_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_run(tmp_path / "a")
+    second = write_run(tmp_path / "b", seed=2, learning_rate=0.5)
+    content = compare(read_run(first), read_run(second))
+    assert content["config"] == {"seed": [1, 2], "algorithm.learning_rate": [0.001, 0.5]}
+    assert content["result"]["eval.return_mean"] == [11.0, 12.0]
+    assert content["result"]["version of torch"] == ["2", "2"]
+    assert main(["compare", first, second, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == content
+    assert main(["compare", first, second]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["algorithm.learning_rate", "0.001", "0.5"] in lines
+    assert ["*", "eval.return_mean", "11", "12"] in lines
+    assert ["global_step", "300", "300"] in lines
+    assert main(["compare", first, first]) == 0
+    assert "config: the same" in capsys.readouterr().out
+
+
+def test_runs_of_equal_settings_are_one_line(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / f"a{seed}", seed=seed) for seed in (1, 2)]
+    paths.append(write_run(tmp_path / "b", learning_rate=0.5))
+    paths.append(write_run(tmp_path / "c", preset="ppg_cartpole"))
+    [(env_id, lines)] = grouped([read_run(path) for path in paths]).items()
+    assert env_id == "CartPole-v1"
+    assert {name: [run.path.name for run in runs] for name, runs in lines.items()} == {
+        "ppo, algorithm.learning_rate 0.001": ["a1", "a2"],
+        "ppo, algorithm.learning_rate 0.5": ["b"],
+        "ppg": ["c"],
+    }
+
+
+def test_curves_share_steps_or_are_drawn_between_their_points() -> None:
+    steps, values = shared_steps([[(1, 1.0), (2, 2.0), (3, 3.0)], [(1, 5.0), (3, 7.0)]])
+    assert steps == [1, 3]
+    assert values.tolist() == [[1.0, 3.0], [5.0, 7.0]]
+    steps, values = shared_steps([[(0, 0.0), (10, 10.0), (20, 20.0)], [(5, 1.0), (15, 3.0)]])
+    assert steps == [10]
+    assert values.tolist() == [[10.0], [2.0]]
+
+
+def test_plot_draws_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    paths = [write_run(tmp_path / f"a{seed}", seed=seed) for seed in (1, 2)]
+    output = tmp_path / "plots" / "curves.png"
+    assert main(["plot", *paths, "--output", str(output)]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert written == [output, output.with_suffix(".svg")]
+    assert all(path.stat().st_size > 1000 for path in written)
+    assert main(["plot", *paths, "--output", str(output), "--metric", "train/return_meen"]) == 2
+    assert "Did you mean 'train/return_mean'?" in capsys.readouterr().err
+
+
+def test_a_line_is_the_interquartile_mean_of_its_runs(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from rl_training.experiments.plots import draw_curves
+
+    curves = [[(100, value), (200, 2 * value)] for value in (1.0, 2.0, 3.0, 100.0)]
+    figure = draw_curves({"A-v0": {"ppo": curves}}, "return", {"ppo": 0})
+    [line] = figure.axes[0].lines
+    assert np.asarray(line.get_data()).tolist() == [[100, 200], [2.5, 5.0]]
+    [band] = figure.axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert 1.0 <= heights.min() < 2.5 and 5.0 < heights.max() <= 200.0
+
+
+def test_a_card_says_what_was_measured_and_how_to_load_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(write_run(tmp_path / "job" / "run"))
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    evaluation = {"return_mean": 11.0, "return_std": 2.0, "episodes": 20}
+    (run / "result.json").write_text(json.dumps({**result, "eval": evaluation}), encoding="utf-8")
+    assert main(["card", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / 'MODEL_CARD.md'}\n"
+    text = (run / "MODEL_CARD.md").read_text("utf-8")
+    assert text.startswith("---\nlibrary_name: rl_training\ntags:\n")
+    assert "| last evaluation in training, 20 episodes | 11.0 | 2.0 |" in text
+    assert "rl-training eval RUN" in text and "learning_rate: 0.001" in text
+    final = {"return_mean": 12.5, "return_std": 1.0, "episodes": 100}
+    (run.parent / "scores.json").write_text(json.dumps({"final": final}), encoding="utf-8")
+    assert main(["card", str(run), "--output", str(tmp_path / "card.md")]) == 0
+    text = (tmp_path / "card.md").read_text("utf-8")
+    assert "| final policy, 100 episodes on seeds of their own | 12.5 | 1.0 |" in text
+    (run / "result.json").unlink()
+    (run.parent / "scores.json").unlink()
+    assert main(["card", str(run)]) == 0
+    assert "It was not evaluated." in (run / "MODEL_CARD.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["plot"], "there is no run to plot"),
+        (["plot", "nowhere"], "nowhere is not a run directory"),
+        (["compare", "nowhere"], "RUN"),
+        (["compare", "nowhere", "nowhere"], "nowhere is not a run directory"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert complaint in err and err.count("\n") == 1
