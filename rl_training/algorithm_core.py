@@ -20,6 +20,7 @@ from rl_training.arguments import resolve_config
 from rl_training.config import TrainConfig
 from rl_training.envs import ActionMap, Normalizer, VectorEnv, make_batched_env, space_to_dict
 from rl_training.envs.fresh import fresh_source
+from rl_training.envs.spaces import require_taken, space_outline
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
@@ -61,6 +62,8 @@ class AlgorithmCore(ABC):
 
     name: ClassVar[str]
     Config: ClassVar[type[Any]]
+    action_spaces: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
+    """Kinds of action spaces it takes; of registered algorithms, from `rl_training.registry`."""
 
     modules: dict[str, nn.Module]
     optimizers: dict[str, FlatAdam]
@@ -105,6 +108,7 @@ class AlgorithmCore(ABC):
         self._unusable: str | None = None
 
     def _make(self, observation_space: Any, action_space: Any) -> None:
+        require_taken(action_space, self.action_spaces, self.name)
         self.observation_space, self.action_space = observation_space, action_space
         self._action_map = ActionMap(
             action_space, squash=self.squash_actions, scale=self.scale_actions
@@ -286,7 +290,7 @@ class AlgorithmCore(ABC):
         for kind in ("observation", "action"):
             mine = getattr(self, f"{kind}_space")
             theirs = getattr(environment, f"single_{kind}_space")
-            if _outline(mine) != _outline(theirs):
+            if space_outline(mine) != space_outline(theirs):
                 environment.close()
                 raise UserError(
                     f"{environment.name}: its {kind} space is {theirs}, "
@@ -388,9 +392,3 @@ class AlgorithmCore(ABC):
         if self._environment is not None:
             self._environment.close(raise_if_closed=False)
             self._environment = None
-
-
-def _outline(space: Any) -> list[Any]:
-    """Return what has to be equal for a policy to fit: kind, shape and number; not the bounds."""
-    described = space_to_dict(space)
-    return [described.get(key) for key in ("type", "shape", "n", "start")]

@@ -40,6 +40,7 @@ from rl_training.models.recurrent_policy import (
     remember,
 )
 from rl_training.recipes.ppo import PPO, PPOConfig
+from rl_training.registry import ACTION_SPACES
 from rl_training.workflows import TrainResult, train_with_overrides
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class RecurrentPPO(PPO):
 
     name: ClassVar[str] = "recurrent_ppo"
     Config: ClassVar[type[Any]] = RecurrentPPOConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["recurrent_ppo"]
     loss_class: ClassVar[type[Any]] = RecurrentPPOLoss
     rollout_policy_class: ClassVar[type[Any]] = RecurrentRolloutPolicy
     buffer_class: ClassVar[type[RolloutBuffer]] = RecurrentRolloutBuffer

@@ -20,6 +20,7 @@ from rl_training.models.heads import (
     StateDependentNoiseHead,
 )
 from rl_training.models.mlp import MLP
+from rl_training.models.multi_categorical import MultiCategoricalHead
 from rl_training.registry import import_object
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def build_actor_critic(
     Raises:
         UserError: a network that does not fit, or one that was given in Python and is missing now.
     """
-    discrete = action_space["type"] == "Discrete"
-    action_shape = () if discrete else tuple(action_space["shape"])
-    num_actions = action_space["n"] if discrete else math.prod(action_shape)
+    action = described_action(action_space)
     if networks is not None:
         if not issubclass(TensorDictActorCritic, cls):
             raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
@@ -69,9 +68,7 @@ def build_actor_critic(
         return TensorDictActorCritic(
             policy=policy,
             value=value,
-            num_actions=num_actions,
-            discrete=discrete,
-            action_shape=action_shape,
+            **action,
         )
     if model.network == PYTHON_NETWORKS:
         raise UserError(
@@ -84,13 +81,30 @@ def build_actor_critic(
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
     return chosen(
         make_encoder=configured_encoder(model, observation_shape, observation_dtype),
-        make_head=head_factory(
-            num_actions=num_actions, discrete=discrete, action_shape=action_shape, **head_options
-        ),
+        make_head=head_factory(**action, **head_options),
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,
         **(model_options or {}),
     )
+
+
+def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a head has to know of an action space (as `rl_training.envs.space_to_dict` gives
+    it): ``num_actions, discrete, action_shape`` and, of several discrete actions, ``sizes``.
+    """
+    kind = action_space["type"]
+    shape = tuple(action_space.get("shape", ()))
+    if kind == "Discrete":
+        return {"num_actions": action_space["n"], "discrete": True, "action_shape": ()}
+    if kind == "Box":
+        return {"num_actions": math.prod(shape), "discrete": False, "action_shape": shape}
+    sizes = [2] * math.prod(shape) if kind == "MultiBinary" else action_space["nvec"]
+    return {
+        "num_actions": sum(sizes),
+        "discrete": True,
+        "action_shape": shape,
+        "sizes": tuple(sizes),
+    }
 
 
 def configured_encoder(
@@ -186,6 +200,7 @@ def head_factory(
     num_actions: int,
     discrete: bool,
     action_shape: Sequence[int] | None = None,
+    sizes: Sequence[int] | None = None,
     log_std_init: float = 0.0,
     gsde: bool = False,
     gsde_resample_interval: int = -1,
@@ -196,12 +211,17 @@ def head_factory(
         num_actions: how many discrete actions there are, or how many dimensions a continuous
             one has.
         discrete: Categorical; otherwise Gaussian.
-        action_shape: of one continuous action; None: ``(num_actions,)``.
+        action_shape: of one action that has a shape; None: ``(num_actions,)``.
+        sizes: of several discrete actions at once, how many choices each has.
         log_std_init: the Gaussian's first log standard deviation.
         gsde: state-dependent exploration, resampled every ``gsde_resample_interval`` steps.
     """
 
     def make(num_features: int) -> ActionHead:
+        if sizes is not None:
+            return MultiCategoricalHead(
+                num_features=num_features, sizes=sizes, action_shape=action_shape
+            )
         if discrete:
             return CategoricalHead(num_features=num_features, num_actions=num_actions)
         if gsde:

@@ -26,6 +26,7 @@ from rl_training.models.build import build_actor_critic
 from rl_training.models.rollout_policy import RolloutPolicy
 from rl_training.models.tensordict_modules import policy_module
 from rl_training.optim import FlatAdam, FlatParameters, GradientStep, LossFunction
+from rl_training.registry import ACTION_SPACES
 from rl_training.workflows import TrainResult, train_with_overrides
 
 Schedule = Literal["constant", "linear"]
@@ -139,6 +140,7 @@ class PPO(Algorithm):
 
     name: ClassVar[str] = "ppo"
     Config: ClassVar[type[Any]] = PPOConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["ppo"]
     loss_class: ClassVar[type[Any]] = LeanClipPPOLoss
     rollout_policy_class: ClassVar[type[Any]] = RolloutPolicy
     buffer_class: ClassVar[type[RolloutBuffer]] = RolloutBuffer
@@ -173,7 +175,7 @@ class PPO(Algorithm):
     ) -> ActorCritic:
         config = self.config.algorithm
         action_space = space_to_dict(self.action_space)
-        if action_space["type"] == "Discrete" and (config.gsde or config.squash):
+        if action_space["type"] != "Box" and (config.gsde or config.squash):
             raise UserError("algorithm.gsde and algorithm.squash need continuous actions (a Box).")
         return build_actor_critic(
             cls,
