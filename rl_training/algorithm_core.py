@@ -19,6 +19,7 @@ from rl_training import loop
 from rl_training.arguments import resolve_config
 from rl_training.config import TrainConfig
 from rl_training.envs import ActionMap, Normalizer, VectorEnv, make_batched_env, space_to_dict
+from rl_training.envs.flatten import flat_space
 from rl_training.envs.fresh import fresh_source
 from rl_training.envs.spaces import require_taken, space_outline
 from rl_training.envs.video import VideoRequest
@@ -87,7 +88,7 @@ class AlgorithmCore(ABC):
         environment = self._make_environment(None)
         self._environment = environment
         self.normalizer = environment.normalizer or self.normalizer
-        self._make(environment.single_observation_space, environment.single_action_space)
+        self._make(environment.raw_observation_space, environment.single_action_space)
 
     def _setup(self, config: TrainConfig, env: Any, networks: Networks | None) -> None:
         self.config = dataclasses.replace(config, env_id=env) if isinstance(env, str) else config
@@ -109,7 +110,8 @@ class AlgorithmCore(ABC):
 
     def _make(self, observation_space: Any, action_space: Any) -> None:
         require_taken(action_space, self.action_spaces, self.name)
-        self.observation_space, self.action_space = observation_space, action_space
+        self.raw_observation_space = observation_space
+        self.observation_space, self.action_space = flat_space(observation_space), action_space
         self._action_map = ActionMap(
             action_space, squash=self.squash_actions, scale=self.scale_actions
         )
@@ -287,9 +289,10 @@ class AlgorithmCore(ABC):
         return environment
 
     def _require_same_spaces(self, environment: VectorEnv) -> None:
-        for kind in ("observation", "action"):
-            mine = getattr(self, f"{kind}_space")
-            theirs = getattr(environment, f"single_{kind}_space")
+        for kind, mine, theirs in (
+            ("observation", self.raw_observation_space, environment.raw_observation_space),
+            ("action", self.action_space, environment.single_action_space),
+        ):
             if space_outline(mine) != space_outline(theirs):
                 environment.close()
                 raise UserError(
@@ -363,7 +366,7 @@ class AlgorithmCore(ABC):
         return {
             "modules": {name: module.state_dict() for name, module in self.modules.items()},
             "normalizer": self.normalizer.state_dict(),
-            "observation_space": space_to_dict(self.observation_space),
+            "observation_space": space_to_dict(self.raw_observation_space),
             "action_space": space_to_dict(self.action_space),
             "global_step": self.global_step,
         }

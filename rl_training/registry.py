@@ -33,6 +33,12 @@ ACTION_SPACES: dict[str, tuple[str, ...]] = {
 }
 """Name -> the kinds of action spaces the algorithm takes; the classes read it."""
 
+_ALL_OBSERVATIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+OBSERVATION_SPACES: dict[str, tuple[str, ...]] = dict.fromkeys(ALGORITHMS, _ALL_OBSERVATIONS)
+"""Name -> the kinds of observation spaces. The environments flatten all but a Box to a vector, so
+no algorithm knows the difference.
+"""
+
 
 def algorithm_names() -> list[str]:
     """Return the names a config may give as ``algo``, sorted."""

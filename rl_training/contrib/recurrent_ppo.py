@@ -311,7 +311,7 @@ class RecurrentPPO(PPO):
         """
         if action_masks is not None:
             raise UserError(f"{self.name} takes no action masks yet.")
-        batch, single = as_batch(observation, self.observation_space, self.normalizer)
+        batch, single = as_batch(observation, self.raw_observation_space, self.normalizer)
         carried = self._carried(state, episode_start, len(batch))
         action, _, _, after = self.model.act(
             batch.to(self.device),

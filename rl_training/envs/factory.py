@@ -16,6 +16,7 @@ from rl_training.envs.acceptance import (
     require_usable_vector,
 )
 from rl_training.envs.atari import make_atari
+from rl_training.envs.flatten import flat_space
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
@@ -230,7 +231,7 @@ def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normal
         return None
     observation = reward = None
     if settings.normalize_observation:
-        shape = vector.single_observation_space.shape or ()
+        shape = flat_space(vector.single_observation_space).shape
         observation = ObservationNormalizer(shape, clip=settings.clip_observation)
     if settings.normalize_reward:
         reward = RewardNormalizer(vector.num_envs, gamma=gamma, clip=settings.clip_reward)

@@ -4,6 +4,7 @@ way to the environment.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torchrl.data import Bounded, Categorical, MultiCategorical, TensorSpec, Unbounded
 
+from rl_training.envs.flatten import choices, require_observable
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -23,21 +25,13 @@ DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def require_supported(observation_space: Any, action_space: Any, name: str) -> None:
-    """Raise unless observations are a Box, and actions Discrete, MultiDiscrete, MultiBinary or a
-    floating-point Box.
+    """Raise unless observations are what `require_observable` takes, and actions Discrete,
+    MultiDiscrete, MultiBinary or a floating-point Box.
 
     Raises:
         UserError: names the environment ``name``, the space and what is supported.
     """
-    if not isinstance(observation_space, spaces.Box):
-        raise UserError(
-            f"{name}: observation space {observation_space} is not supported; supported: Box."
-        )
-    if observation_space.dtype.kind not in "fiu":
-        raise UserError(
-            f"{name}: a Box of {observation_space.dtype} observations is not supported; "
-            "supported: floating-point and integer dtypes."
-        )
+    require_observable(observation_space, name)
     if isinstance(action_space, spaces.Box):
         if action_space.dtype.kind != "f":
             raise UserError(
@@ -67,30 +61,21 @@ def require_taken(action_space: Any, kinds: Sequence[str], name: str) -> None:
 def space_outline(space: Any) -> list[Any]:
     """Return what has to be equal for a policy to fit: kind, shape and number; not the bounds."""
     described = space_to_dict(space)
-    return [described.get(key) for key in ("type", "shape", "n", "nvec", "start")]
-
-
-def require_integers(observation: Any, space: Any) -> None:
-    """Raise when ``space`` says integers and ``observation`` is something else, which a cast would
-    truncate in silence.
-
-    Raises:
-        UserError: names both dtypes.
-    """
-    kind = getattr(getattr(space, "dtype", None), "kind", "")
-    given = np.asarray(observation).dtype
-    if kind in "iu" and kind and given.kind not in "iub":
-        raise UserError(
-            f"the observation space says {space.dtype}, and an environment returned a {given} "
-            "observation: give the space the dtype of its observations."
+    if "spaces" in described:
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        named = zip(
+            described.get("keys", range(len(parts))), map(space_outline, parts), strict=True
         )
+        return [described["type"], *sorted(named)]
+    return [described.get(key) for key in ("type", "shape", "n", "nvec", "start")]
 
 
 def space_to_dict(space: Any) -> dict[str, Any]:
     """Return ``space`` as JSON-ready values; :func:`space_from_dict` is the exact inverse.
 
     Raises:
-        UserError: the space is of another kind than Box, Discrete, MultiDiscrete, MultiBinary.
+        UserError: the space, or a part of it, is of another kind than Box, Discrete, MultiDiscrete,
+            MultiBinary, Dict, Tuple.
     """
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
@@ -114,13 +99,18 @@ def space_to_dict(space: Any) -> dict[str, Any]:
             "low": _bound_to_json(space.low),
             "high": _bound_to_json(space.high),
         }
+    if isinstance(space, spaces.Dict):
+        parts = [space_to_dict(part) for part in space.spaces.values()]
+        return {"type": "Dict", "keys": list(space.spaces), "spaces": parts}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_dict(part) for part in space.spaces]}
     raise UserError(f"space {space} cannot be stored; supported: {_STORED}.")
 
 
-_STORED = "Box, Discrete, MultiDiscrete, MultiBinary"
+_STORED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
 
 
-def space_from_dict(data: dict[str, Any]) -> ActionSpace:
+def space_from_dict(data: dict[str, Any]) -> Any:
     """Rebuild the space that :func:`space_to_dict` described.
 
     Raises:
@@ -138,6 +128,11 @@ def space_from_dict(data: dict[str, Any]) -> ActionSpace:
         shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
         low, high = (_bound_from_json(data[key], shape, dtype) for key in ("low", "high"))
         return spaces.Box(low, high, shape=shape, dtype=dtype.type)
+    if kind in ("Dict", "Tuple"):
+        parts = [space_from_dict(part) for part in data["spaces"]]
+        if kind == "Tuple":
+            return spaces.Tuple(parts)
+        return spaces.Dict(OrderedDict(zip(data["keys"], parts, strict=True)))
     raise UserError(f"unknown space type {kind!r}; supported: {_STORED}.")
 
 
@@ -186,7 +181,7 @@ def action_spec(
         return Categorical(int(space.n), shape=(num_envs,), dtype=torch.int64, device="cpu")
     shape = (num_envs, *space.shape)
     if isinstance(space, DISCRETE):
-        counts = torch.from_numpy(np.broadcast_to(choices(space), shape).astype(np.int64))
+        counts = torch.from_numpy(np.broadcast_to(choices(space), shape).copy())
         return MultiCategorical(
             counts, shape=shape, dtype=torch.int64, device="cpu", remove_singleton=False
         )
@@ -199,15 +194,6 @@ def action_spec(
         for bound in (space.low, space.high)
     )
     return Bounded(low, high, shape=shape, dtype=torch.float32, device="cpu")
-
-
-def choices(space: Discrete) -> Array:
-    """Return how many values each number of ``space`` has, int64 ``[*space.shape]``."""
-    if isinstance(space, spaces.Discrete):
-        return np.array(int(space.n))
-    if isinstance(space, spaces.MultiBinary):
-        return np.full(space.shape, 2)
-    return np.asarray(space.nvec, np.int64)
 
 
 class ActionMap:

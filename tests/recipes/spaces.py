@@ -16,6 +16,21 @@ ACTIONS: dict[str, Any] = {
 }
 OBSERVATIONS: dict[str, Any] = {
     "Box": spaces.Box(-9.0, 9.0, (3,), np.float64),
+    "Discrete": spaces.Discrete(5, start=-2),
+    "MultiDiscrete": spaces.MultiDiscrete(np.array([[2, 3]]), start=np.array([[4, -1]])),
+    "MultiBinary": spaces.MultiBinary(4),
+    "Dict": spaces.Dict(
+        {
+            "place": spaces.Box(-1.0, 1.0, (2, 2), np.float64),
+            "inside": spaces.Dict(
+                {
+                    "count": spaces.Box(0, 200, (1,), np.uint8),
+                    "pair": spaces.Tuple([spaces.MultiBinary(2), spaces.Discrete(3, start=1)]),
+                }
+            ),
+        }
+    ),
+    "Tuple": spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,))})]),
 }
 
 

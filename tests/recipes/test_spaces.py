@@ -16,7 +16,7 @@ from torch import nn
 
 from rl_training import PPO
 from rl_training.errors import UserError
-from rl_training.registry import ACTION_SPACES, ALGORITHMS, algorithm_class
+from rl_training.registry import ACTION_SPACES, ALGORITHMS, OBSERVATION_SPACES, algorithm_class
 from rl_training.runtime.state import digest
 from tests.recipes.runs import ON_POLICY, make
 from tests.recipes.spaces import ACTIONS, OBSERVATIONS, Anything
@@ -24,7 +24,9 @@ from tests.recipes.spaces import ACTIONS, OBSERVATIONS, Anything
 ACTION_CELLS = [(name, kind) for name in ALGORITHMS for kind in ACTIONS]
 TAKEN = [(name, kind) for name, kind in ACTION_CELLS if kind in ACTION_SPACES[name]]
 REFUSED = [cell for cell in ACTION_CELLS if cell not in TAKEN]
-SHORT = {"num_envs": 2, "hidden_sizes": [16]}
+SHORT: dict[str, Any] = {"num_envs": 2, "hidden_sizes": [16]}
+OBSERVATION_CELLS = [(name, kind) for name in ALGORITHMS for kind in OBSERVATIONS if kind != "Box"]
+"""Boxes are what everything else is tested with."""
 
 
 def make_source(observation: str = "Box", action: str = "Discrete") -> Any:
@@ -56,7 +58,8 @@ def check_cell(name: str, source: Any, path: Path, **options: Any) -> Any:
 
 
 def test_the_classes_read_the_table() -> None:
-    assert set(ACTION_SPACES) == set(ALGORITHMS)
+    assert set(ACTION_SPACES) == set(OBSERVATION_SPACES) == set(ALGORITHMS)
+    assert {kind for each in ACTION_SPACES.values() for kind in each} == set(ACTIONS)
     for name in ALGORITHMS:
         assert algorithm_class(name).action_spaces == ACTION_SPACES[name]
 
@@ -68,6 +71,32 @@ def test_an_algorithm_learns_evaluates_resumes_and_predicts(
     algorithm = check_cell(name, make_source(action=kind), tmp_path)
     batch = next(iter(algorithm.collector()))
     assert batch["action"].shape[2:] == ACTIONS[kind].shape
+    algorithm.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), OBSERVATION_CELLS)
+def test_observations_of_every_kind_are_learnt_from(name: str, kind: str, tmp_path: Path) -> None:
+    assert kind in OBSERVATION_SPACES[name]
+    source = make_source(kind, ACTION_SPACES[name][0])
+    algorithm = check_cell(name, source, tmp_path)
+    assert algorithm.raw_observation_space == OBSERVATIONS[kind]
+    batch = next(iter(algorithm.collector()))
+    for observation in (batch["observation"], batch["next", "observation"]):
+        assert observation.dtype == torch.float32
+        assert observation.shape[2:] == algorithm.observation_space.shape
+    algorithm.close()
+
+
+@pytest.mark.parametrize("kind", ["Discrete", "Dict"])
+def test_flattened_observations_are_normalised_like_others(kind: str, tmp_path: Path) -> None:
+    check_cell("ppo", make_source(kind), tmp_path, normalize_observation=True).close()
+
+
+def test_a_memory_keeps_the_parts_of_single_observations_apart() -> None:
+    algorithm = make("recurrent_ppo", make_source("Dict"), **SHORT)
+    policy = algorithm.stateful_policy()
+    space = copy.deepcopy(OBSERVATIONS["Dict"])
+    assert all(algorithm.action_space.contains(policy.predict(space.sample())) for _ in range(3))
     algorithm.close()
 
 
