@@ -17,6 +17,7 @@ from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import Normalizer, space_from_dict
 from rl_training.envs.flatten import with_row_axis
 from rl_training.envs.fresh import normalizer_for
+from rl_training.envs.masks import with_mask
 from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
 from rl_training.runtime.callback_states import require_callbacks
@@ -189,14 +190,14 @@ class Algorithm(AlgorithmCore):
             observation: one ``[*shape]`` or a batch ``[N, *shape]``, NumPy.
             state: recurrent state; None for policies without memory.
             episode_start: bool ``[N]``; only policies with memory read it.
-            action_masks: reserved for masked policies; must be None.
+            action_masks: legal actions, bool ``[n]`` or ``[N, n]``, where ``env.action_masks`` is
+                ``info`` or ``method``.
             deterministic: the most likely action instead of a sample.
 
         Raises:
             UserError: the observation has another shape than the environment's.
         """
-        if action_masks is not None:
-            raise UserError(f"{self.name} takes no action masks yet.")
+        observation = with_mask(observation, action_masks, self.config.env.action_masks)
         batch, single = as_batch(observation, self.raw_observation_space, self.normalizer)
         action = self.action(
             batch.to(self.device),

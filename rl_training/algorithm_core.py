@@ -25,6 +25,7 @@ from rl_training.envs.spaces import require_taken, space_outline
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
+from rl_training.registry import ACTION_MASKS
 from rl_training.runtime.checks import (
     fitting,
     require_counter,
@@ -92,6 +93,8 @@ class AlgorithmCore(ABC):
 
     def _setup(self, config: TrainConfig, env: Any, networks: Networks | None) -> None:
         self.config = dataclasses.replace(config, env_id=env) if isinstance(env, str) else config
+        if self.config.env.action_masks != "off" and self.name not in ACTION_MASKS:
+            raise UserError(f"env.action_masks: {self.name} takes none; {ACTION_MASKS} do.")
         self.networks = networks
         self.device = resolve_device(config.device)
         self.global_step = 0

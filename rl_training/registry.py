@@ -33,6 +33,9 @@ ACTION_SPACES: dict[str, tuple[str, ...]] = {
 }
 """Name -> the kinds of action spaces the algorithm takes; the classes read it."""
 
+ACTION_MASKS = ("ppo", "ppg")
+"""Names of the algorithms that take masks of legal actions, ``env.action_masks``."""
+
 _ALL_OBSERVATIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 OBSERVATION_SPACES: dict[str, tuple[str, ...]] = dict.fromkeys(ALGORITHMS, _ALL_OBSERVATIONS)
 """Name -> the kinds of observation spaces. The environments flatten all but a Box to a vector, so

@@ -74,6 +74,10 @@ class Flattening:
         self.space = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
         """Of the vectors."""
 
+    def columns(self, path: Path) -> slice:
+        """Return where the part that ``path`` leads to stands in the vector."""
+        return next(leaf.columns for leaf in self._leaves if leaf.path == path)
+
     def rows(self, observations: Sequence[Any]) -> Array:
         """Return vectors ``[N, size]`` of N observations."""
         values = [

@@ -19,6 +19,7 @@ from rl_training.models.heads import (
     GaussianHead,
     StateDependentNoiseHead,
 )
+from rl_training.models.masked import MaskedCategoricalHead, masked_encoder
 from rl_training.models.mlp import MLP
 from rl_training.models.multi_categorical import MultiCategoricalHead
 from rl_training.registry import import_object
@@ -42,6 +43,7 @@ def build_actor_critic(
     observation_dtype: str = "float32",
     networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
     model_options: Mapping[str, Any] | None = None,
+    mask: slice | None = None,
     **head_options: Any,
 ) -> ActorCritic:
     """Return the model that ``model`` describes.
@@ -55,6 +57,7 @@ def build_actor_critic(
         observation_dtype: of observations, by name; images are of ``uint8``.
         networks: the user's own policy and value modules, instead of all that.
         model_options: of the class, beside encoder, head and architecture.
+        mask: where the mask of legal actions stands in an observation vector.
         **head_options: of `head_factory`.
 
     Raises:
@@ -62,6 +65,8 @@ def build_actor_critic(
     """
     action = described_action(action_space)
     if networks is not None:
+        if mask is not None:
+            raise UserError("env.action_masks: networks of your own take no masks yet.")
         if not issubclass(TensorDictActorCritic, cls):
             raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
         policy, value = networks
@@ -79,13 +84,22 @@ def build_actor_critic(
     # Before anything is called: what a text names may be any function of any module.
     if not (isinstance(chosen, type) and issubclass(chosen, cls)):
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
+    make_encoder = configured_encoder(model, observation_shape, observation_dtype)
+    make_head = head_factory(**action, **head_options)
+    if mask is not None:
+        make_encoder = masked_encoder(make_encoder, mask)
+        make_head = functools.partial(_masked_head, action["num_actions"])
     return chosen(
-        make_encoder=configured_encoder(model, observation_shape, observation_dtype),
-        make_head=head_factory(**action, **head_options),
+        make_encoder=make_encoder,
+        make_head=make_head,
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,
         **(model_options or {}),
     )
+
+
+def _masked_head(num_actions: int, num_features: int) -> ActionHead:
+    return MaskedCategoricalHead(num_features=num_features, num_actions=num_actions)
 
 
 def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:

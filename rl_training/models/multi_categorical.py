@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from rl_training.models.heads import ActionHead, Parameters
 
-_IMPOSSIBLE = -1e30
+IMPOSSIBLE = -1e30
 """The logit of a choice that is not there: its probability is exactly zero, and unlike minus
 infinity it leaves products with zero, and their gradients, finite.
 """
@@ -73,7 +73,7 @@ class MultiCategoricalHead(ActionHead):
         """Return ``[*batch, sum(sizes)]`` as ``[*batch, K, max(sizes)]``."""
         if self._uniform:
             return logits.reshape(*logits.shape[:-1], len(self.sizes), self.sizes[0])
-        return logits[..., self.positions].masked_fill(self.absent, _IMPOSSIBLE)
+        return logits[..., self.positions].masked_fill(self.absent, IMPOSSIBLE)
 
     def _shaped(self, flat: Tensor) -> Tensor:
         """Return ``[*batch, K]`` as ``[*batch, *action_shape]``."""
@@ -144,7 +144,7 @@ class IndependentCategoricals(Independent):  # type: ignore[type-arg]
         self, logits: Tensor, *, sizes: Sequence[int], action_shape: Sequence[int]
     ) -> None:
         positions, absent = (each.to(logits.device) for each in padded_positions(sizes))
-        rows = logits[..., positions].masked_fill(absent, _IMPOSSIBLE)
+        rows = logits[..., positions].masked_fill(absent, IMPOSSIBLE)
         rows = rows.reshape(*logits.shape[:-1], *action_shape, max(sizes))
         # Validation would look for probabilities of zero's logarithm.
         super().__init__(Categorical(logits=rows, validate_args=False), len(action_shape))

@@ -18,6 +18,7 @@ from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, require
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
 from rl_training.envs import observed_dtype, space_to_dict
+from rl_training.envs.masks import mask_columns
 from rl_training.errors import UserError
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
 from rl_training.losses.returns import explained_variance
@@ -177,6 +178,7 @@ class PPO(Algorithm):
         action_space = space_to_dict(self.action_space)
         if action_space["type"] != "Box" and (config.gsde or config.squash):
             raise UserError("algorithm.gsde and algorithm.squash need continuous actions (a Box).")
+        masks = self.config.env.action_masks != "off"
         return build_actor_critic(
             cls,
             model=self.config.model,
@@ -186,6 +188,7 @@ class PPO(Algorithm):
             architecture=architecture,
             networks=self.networks,
             model_options=model_options,
+            mask=mask_columns(self.raw_observation_space, self.action_space) if masks else None,
             log_std_init=config.log_std_init,
             gsde=config.gsde,
             gsde_resample_interval=config.gsde_resample_interval,
