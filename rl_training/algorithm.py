@@ -15,7 +15,9 @@ from rl_training import evaluation, loop, persistence
 from rl_training.algorithm_core import AlgorithmCore, Networks
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import Normalizer, space_from_dict
+from rl_training.envs.flatten import with_row_axis
 from rl_training.envs.fresh import normalizer_for
+from rl_training.envs.masks import with_mask
 from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
 from rl_training.runtime.callback_states import require_callbacks
@@ -54,7 +56,7 @@ class StatefulPolicy:
             UserError: another number of observations than before, without a `reset` of all.
         """
         algorithm = self._algorithm
-        batch, single = as_batch(observation, algorithm.observation_space, Normalizer())
+        batch, single = as_batch(observation, algorithm.raw_observation_space, Normalizer())
         starts = np.ones(len(batch), np.bool_) if self._starts is None else self._starts
         if len(starts) != len(batch):
             raise UserError(
@@ -66,7 +68,7 @@ class StatefulPolicy:
             given = np.asarray(reward, np.float32).reshape(len(batch), 1)
             state = {**state, "previous_reward": given}
         action, self._state = algorithm.predict(
-            observation if not single else np.asarray(observation)[None],
+            with_row_axis(observation, algorithm.raw_observation_space) if single else observation,
             state=state,
             episode_start=starts,
             deterministic=self._deterministic,
@@ -188,15 +190,15 @@ class Algorithm(AlgorithmCore):
             observation: one ``[*shape]`` or a batch ``[N, *shape]``, NumPy.
             state: recurrent state; None for policies without memory.
             episode_start: bool ``[N]``; only policies with memory read it.
-            action_masks: reserved for masked policies; must be None.
+            action_masks: legal actions, bool ``[n]`` or ``[N, n]``, where ``env.action_masks`` is
+                ``info`` or ``method``.
             deterministic: the most likely action instead of a sample.
 
         Raises:
             UserError: the observation has another shape than the environment's.
         """
-        if action_masks is not None:
-            raise UserError(f"{self.name} takes no action masks yet.")
-        batch, single = as_batch(observation, self.observation_space, self.normalizer)
+        observation = with_mask(observation, action_masks, self.config.env.action_masks)
+        batch, single = as_batch(observation, self.raw_observation_space, self.normalizer)
         action = self.action(
             batch.to(self.device),
             deterministic=deterministic,

@@ -19,10 +19,13 @@ from rl_training import loop
 from rl_training.arguments import resolve_config
 from rl_training.config import TrainConfig
 from rl_training.envs import ActionMap, Normalizer, VectorEnv, make_batched_env, space_to_dict
+from rl_training.envs.flatten import flat_space
 from rl_training.envs.fresh import fresh_source
+from rl_training.envs.spaces import require_taken, space_outline
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
+from rl_training.registry import ACTION_MASKS
 from rl_training.runtime.checks import (
     fitting,
     require_counter,
@@ -61,6 +64,8 @@ class AlgorithmCore(ABC):
 
     name: ClassVar[str]
     Config: ClassVar[type[Any]]
+    action_spaces: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
+    """Kinds of action spaces it takes; of registered algorithms, from `rl_training.registry`."""
 
     modules: dict[str, nn.Module]
     optimizers: dict[str, FlatAdam]
@@ -84,10 +89,12 @@ class AlgorithmCore(ABC):
         environment = self._make_environment(None)
         self._environment = environment
         self.normalizer = environment.normalizer or self.normalizer
-        self._make(environment.single_observation_space, environment.single_action_space)
+        self._make(environment.raw_observation_space, environment.single_action_space)
 
     def _setup(self, config: TrainConfig, env: Any, networks: Networks | None) -> None:
         self.config = dataclasses.replace(config, env_id=env) if isinstance(env, str) else config
+        if self.config.env.action_masks != "off" and self.name not in ACTION_MASKS:
+            raise UserError(f"env.action_masks: {self.name} takes none; {ACTION_MASKS} do.")
         self.networks = networks
         self.device = resolve_device(config.device)
         self.global_step = 0
@@ -105,7 +112,9 @@ class AlgorithmCore(ABC):
         self._unusable: str | None = None
 
     def _make(self, observation_space: Any, action_space: Any) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
+        require_taken(action_space, self.action_spaces, self.name)
+        self.raw_observation_space = observation_space
+        self.observation_space, self.action_space = flat_space(observation_space), action_space
         self._action_map = ActionMap(
             action_space, squash=self.squash_actions, scale=self.scale_actions
         )
@@ -283,10 +292,11 @@ class AlgorithmCore(ABC):
         return environment
 
     def _require_same_spaces(self, environment: VectorEnv) -> None:
-        for kind in ("observation", "action"):
-            mine = getattr(self, f"{kind}_space")
-            theirs = getattr(environment, f"single_{kind}_space")
-            if _outline(mine) != _outline(theirs):
+        for kind, mine, theirs in (
+            ("observation", self.raw_observation_space, environment.raw_observation_space),
+            ("action", self.action_space, environment.single_action_space),
+        ):
+            if space_outline(mine) != space_outline(theirs):
                 environment.close()
                 raise UserError(
                     f"{environment.name}: its {kind} space is {theirs}, "
@@ -359,7 +369,7 @@ class AlgorithmCore(ABC):
         return {
             "modules": {name: module.state_dict() for name, module in self.modules.items()},
             "normalizer": self.normalizer.state_dict(),
-            "observation_space": space_to_dict(self.observation_space),
+            "observation_space": space_to_dict(self.raw_observation_space),
             "action_space": space_to_dict(self.action_space),
             "global_step": self.global_step,
         }
@@ -388,9 +398,3 @@ class AlgorithmCore(ABC):
         if self._environment is not None:
             self._environment.close(raise_if_closed=False)
             self._environment = None
-
-
-def _outline(space: Any) -> list[Any]:
-    """Return what has to be equal for a policy to fit: kind, shape and number; not the bounds."""
-    described = space_to_dict(space)
-    return [described.get(key) for key in ("type", "shape", "n", "start")]

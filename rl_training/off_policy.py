@@ -8,7 +8,7 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -36,8 +36,6 @@ class OffPolicyAlgorithm(Algorithm):
     ``_gradient_step``.
     """
 
-    action_spaces: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
-    """What kinds of actions it takes."""
     model: nn.Module
     target: nn.Module
     """A copy of what the targets are computed with; it follows ``model``."""
@@ -113,11 +111,6 @@ class OffPolicyAlgorithm(Algorithm):
     def _read_action_space(self) -> None:
         space = space_to_dict(self.action_space)
         self.discrete = space["type"] == "Discrete"
-        if space["type"] not in self.action_spaces:
-            raise UserError(
-                f"{self.name} needs {' or '.join(self.action_spaces)} actions, "
-                f"and {self.action_space} is a {space['type']} space."
-            )
         if not self.discrete and len(space["shape"]) != 1:
             raise UserError(f"{self.name} needs actions of shape (A,), not {space['shape']}.")
         self.num_actions = int(space["n"] if self.discrete else space["shape"][0])

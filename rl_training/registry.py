@@ -21,6 +21,27 @@ ALGORITHMS: dict[str, str] = {
 }
 """Name in a config or on the command line -> ``"module:Class"``."""
 
+_ON_POLICY_ACTIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+ACTION_SPACES: dict[str, tuple[str, ...]] = {
+    "ppo": _ON_POLICY_ACTIONS,
+    "ppg": _ON_POLICY_ACTIONS,
+    "dqn": ("Discrete",),
+    "sac": ("Box", "Discrete"),
+    "td3": ("Box",),
+    "recurrent_ppg": _ON_POLICY_ACTIONS,
+    "recurrent_ppo": _ON_POLICY_ACTIONS,
+}
+"""Name -> the kinds of action spaces the algorithm takes; the classes read it."""
+
+ACTION_MASKS = ("ppo", "ppg")
+"""Names of the algorithms that take masks of legal actions, ``env.action_masks``."""
+
+_ALL_OBSERVATIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+OBSERVATION_SPACES: dict[str, tuple[str, ...]] = dict.fromkeys(ALGORITHMS, _ALL_OBSERVATIONS)
+"""Name -> the kinds of observation spaces. The environments flatten all but a Box to a vector, so
+no algorithm knows the difference.
+"""
+
 
 def algorithm_names() -> list[str]:
     """Return the names a config may give as ``algo``, sorted."""

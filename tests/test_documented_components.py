@@ -255,9 +255,9 @@ def test_ppg_s_model_has_a_trunk_and_three_heads() -> None:
 def test_a_model_for_other_spaces_or_with_an_unknown_encoder_is_refused() -> None:
     box, discrete = Identity().observation_space, gymnasium.spaces.Discrete(3)
     with pytest.raises(UserError, match="MLPActorCritic: observation space"):
-        MLPActorCritic.for_spaces(discrete, discrete)
-    with pytest.raises(UserError, match="action space MultiBinary"):
-        MLPActorCritic.for_spaces(box, gymnasium.spaces.MultiBinary(2))
+        MLPActorCritic.for_spaces(gymnasium.spaces.Text(2), discrete)
+    with pytest.raises(UserError, match="action space Text"):
+        MLPActorCritic.for_spaces(box, gymnasium.spaces.Text(2))
     with pytest.raises(UserError, match=r"model\.encoder: unknown 'cnn'"):
         MLPActorCritic.for_spaces(box, discrete, encoder="cnn")
 

@@ -329,9 +329,19 @@ def _list(arguments: list[str]) -> int:
 
 
 def _algorithm_lines() -> list[str]:
-    from rl_training.registry import ALGORITHMS, algorithm_names
+    from rl_training.registry import (
+        ACTION_SPACES,
+        ALGORITHMS,
+        OBSERVATION_SPACES,
+        algorithm_names,
+    )
 
-    return [f"{name:<16} {ALGORITHMS[name]}" for name in algorithm_names()]
+    lines = []
+    for name in algorithm_names():
+        lines.append(f"{name:<16} {ALGORITHMS[name]}")
+        lines.append(f"{'':<16} actions: {', '.join(ACTION_SPACES[name])}")
+        lines.append(f"{'':<16} observations: {', '.join(OBSERVATION_SPACES[name])}")
+    return lines
 
 
 def _preset_lines() -> list[str]:

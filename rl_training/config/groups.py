@@ -124,6 +124,9 @@ class EnvConfig:
     environment, which can only be resumed approximately."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """The pipeline of Atari games."""
+    action_masks: Literal["off", "info", "method", "observation"] = "off"
+    """Where the mask of legal Discrete actions comes from: the environment's info, its method
+    action_masks(), or the key action_mask of a Dict observation (PPO and PPG)."""
     normalize_observation: bool = False
     """Scale observations to zero mean and unit variance, by running statistics."""
     normalize_reward: bool = False
@@ -140,6 +143,11 @@ class EnvConfig:
             self.vectorization != "native" or self.atari.enabled,
             "env.vectorization",
             "native is ale-py's vector environment: it needs env.atari.enabled",
+        )
+        require(
+            self.action_masks == "off" or not self.normalize_observation,
+            "env.action_masks",
+            "cannot be normalised: leave out env.normalize_observation",
         )
         for name in ("clip_observation", "clip_reward"):
             value = getattr(self, name)

@@ -17,6 +17,7 @@ from rl_training.data.phase_data import PhaseData, SequencePhaseData
 from rl_training.losses.recurrent_ppg import RecurrentPPGAuxiliaryLoss
 from rl_training.models.lstm import LSTMPPGModel
 from rl_training.recipes.ppg import PPG, PPGConfig
+from rl_training.registry import ACTION_SPACES
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -59,6 +60,7 @@ class RecurrentPPG(RecurrentPPO, PPG):
 
     name: ClassVar[str] = "recurrent_ppg"
     Config: ClassVar[type[Any]] = RecurrentPPGConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["recurrent_ppg"]
     auxiliary_loss_class: ClassVar[type[Any]] = RecurrentPPGAuxiliaryLoss
     model: LSTMPPGModel  # type: ignore[assignment]
 

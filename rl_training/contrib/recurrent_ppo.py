@@ -40,6 +40,7 @@ from rl_training.models.recurrent_policy import (
     remember,
 )
 from rl_training.recipes.ppo import PPO, PPOConfig
+from rl_training.registry import ACTION_SPACES
 from rl_training.workflows import TrainResult, train_with_overrides
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class RecurrentPPO(PPO):
 
     name: ClassVar[str] = "recurrent_ppo"
     Config: ClassVar[type[Any]] = RecurrentPPOConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["recurrent_ppo"]
     loss_class: ClassVar[type[Any]] = RecurrentPPOLoss
     rollout_policy_class: ClassVar[type[Any]] = RecurrentRolloutPolicy
     buffer_class: ClassVar[type[RolloutBuffer]] = RecurrentRolloutBuffer
@@ -306,7 +308,7 @@ class RecurrentPPO(PPO):
         """
         if action_masks is not None:
             raise UserError(f"{self.name} takes no action masks yet.")
-        batch, single = as_batch(observation, self.observation_space, self.normalizer)
+        batch, single = as_batch(observation, self.raw_observation_space, self.normalizer)
         carried = self._carried(state, episode_start, len(batch))
         action, _, _, after = self.model.act(
             batch.to(self.device),

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from rl_training.envs.flatten import batched_array
 from rl_training.envs.spaces import ActionMap, require_supported
 from rl_training.errors import UserError
 
@@ -141,11 +142,12 @@ def _masked_reset_spares_others(vector: Any, name: str) -> bool:
     )
     actions = ActionMap(space).to_env(zeros)
     vector.reset(seed=list(range(vector.num_envs)))
-    before = np.array(vector.step(actions)[0])
+    space = vector.single_observation_space
+    before = batched_array(vector.step(actions)[0], space)
     mask = np.zeros(vector.num_envs, bool)
     mask[0] = True
     # Another seed than the first: a row that is reset after all then shows it even where its first
     # step changed nothing.
     seeds = [vector.num_envs + row for row in range(vector.num_envs)]
-    after = np.array(vector.reset(seed=seeds, options={"reset_mask": mask})[0])
+    after = batched_array(vector.reset(seed=seeds, options={"reset_mask": mask})[0], space)
     return before[1:].tobytes() == after[1:].tobytes()

@@ -16,7 +16,9 @@ from rl_training.envs.acceptance import (
     require_usable_vector,
 )
 from rl_training.envs.atari import make_atari
+from rl_training.envs.flatten import flat_space
 from rl_training.envs.gymnasium_ids import make_by_id
+from rl_training.envs.masks import masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
@@ -59,7 +61,7 @@ def make_env(
             render mode that the environment does not take.
     """
     env = _make_named(config.env_id, config, training=training, render_mode=render_mode)
-    return _finish(env, config.seed, env_index, record_episode_statistics)
+    return _finish(env, config, env_index, record_episode_statistics)
 
 
 def _make_named(
@@ -71,19 +73,16 @@ def _make_named(
     return make_by_id(env_id, kwargs, render_mode=render_mode)
 
 
-def _finish(env: Any, seed: int, index: int, record_episode_statistics: bool) -> Environment:
+def _finish(
+    env: Any, config: TrainConfig, index: int, record_episode_statistics: bool
+) -> Environment:
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{env!r} is not a gymnasium environment.")
     require_usable(env)
+    env = masked(env, config.env.action_masks)
     if record_episode_statistics:
         env = gymnasium.wrappers.RecordEpisodeStatistics(env)
-    return SeededEpisodes(env, seed=seed, index=index)
-
-
-def _finish_callable(
-    make: Callable[[], Any], seed: int, index: int, record_episode_statistics: bool
-) -> Environment:
-    return _finish(make(), seed, index, record_episode_statistics)
+    return SeededEpisodes(env, seed=config.seed, index=index)
 
 
 def make_vector_env(
@@ -155,7 +154,7 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
         return env
     if isinstance(env, gymnasium.Env):
         _require_count(1, num_envs, "an environment instance")
-        wrapped = _finish(env, config.seed, 0, record_episode_statistics=False)
+        wrapped = _finish(env, config, 0, record_episode_statistics=False)
         return SyncVectorEnv([lambda: wrapped], autoreset_mode=AutoresetMode.DISABLED)
     if callable(env):
         return _vectorize(functools.partial(_call, env, config), config, num_envs)
@@ -166,11 +165,11 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
 
 
 def _make_quiet(env_id: str, config: TrainConfig, index: int) -> Environment:
-    return _finish(_make_named(env_id, config), config.seed, index, record_episode_statistics=False)
+    return _finish(_make_named(env_id, config), config, index, record_episode_statistics=False)
 
 
 def _call(make: Callable[[], Any], config: TrainConfig, index: int) -> Environment:
-    return _finish(make(), config.seed, index, record_episode_statistics=False)
+    return _finish(make(), config, index, record_episode_statistics=False)
 
 
 def _require_count(have: int, want: int | None, what: str) -> None:
@@ -230,7 +229,7 @@ def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normal
         return None
     observation = reward = None
     if settings.normalize_observation:
-        shape = vector.single_observation_space.shape or ()
+        shape = flat_space(vector.single_observation_space).shape
         observation = ObservationNormalizer(shape, clip=settings.clip_observation)
     if settings.normalize_reward:
         reward = RewardNormalizer(vector.num_envs, gamma=gamma, clip=settings.clip_reward)

@@ -7,18 +7,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.envs.flatten import flattening_of
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.spaces import observation_dtype
 from rl_training.errors import UserError
 
 
 def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torch.Tensor, bool]:
-    """Return observations as a normalised batch ``[N, *shape]``, and whether a single one was
-    given.
+    """Return observations of ``space`` as a normalised batch ``[N, *shape]``, flattened where the
+    space is no Box, and whether a single one was given.
 
     Raises:
         UserError: the shape is neither the space's nor a batch of it.
     """
+    flattening = flattening_of(space)
+    if flattening is not None:
+        flat, single = flattening.given(observation)
+        return torch.from_numpy(normalizer.normalize_observation(flat)), single
     try:
         array = np.asarray(observation)
     except ValueError as error:

@@ -4,7 +4,8 @@ in, raw NumPy out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
@@ -12,8 +13,8 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
+from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.seeding import SeededEpisodes
-from rl_training.envs.spaces import require_integers
 from rl_training.envs.workers import dead_worker
 
 Array = NDArray[Any]
@@ -123,6 +124,8 @@ class LoopedRows:
         self._envs: list[gymnasium.Env[Any, Any]] = list(vector.envs)
         self._steps = [env.step for env in self._envs]
         self._space = space
+        flattening = flattening_of(space)
+        self._stack = self._stack_arrays if flattening is None else flattening.rows
         self._unchecked = {"reset", "step"}
         self.plays_games = all(_plays_games(env) for env in self._envs)
 
@@ -165,8 +168,8 @@ class LoopedRows:
             if self._unchecked:
                 self._check([observation], "reset")
             # A copy: an environment may hand out the array that its next reset overwrites.
-            observations.append(np.array(observation, self._dtype))
-        return self._stack(observations)
+            observations.append(self._stack([observation])[0])
+        return np.array(observations)
 
     @property
     def can_snapshot(self) -> bool:
@@ -188,7 +191,7 @@ class LoopedRows:
                 require_integers(observation, self._space)
             self._unchecked.discard(after)
 
-    def _stack(self, observations: list[Any]) -> Array:
+    def _stack_arrays(self, observations: list[Any]) -> Array:
         # Copies, so that an environment may go on writing into the array it returned.
         stacked = np.array(observations, self._dtype)
         if stacked.shape[1:] != self._shape[1:]:
@@ -208,7 +211,13 @@ class BatchedRows:
         """Wrap ``vector``."""
         self.num_envs: int = vector.num_envs
         self._vector = vector
-        self._dtype = vector.single_observation_space.dtype
+        space = vector.single_observation_space
+        flattening = flattening_of(space)
+        self._array: Callable[[Any], Array] = (
+            functools.partial(np.array, dtype=space.dtype)
+            if flattening is None
+            else flattening.batch
+        )
         self.plays_games = self._all("plays_games")
 
     def step(self, actions: Array) -> RowStep:
@@ -218,7 +227,7 @@ class BatchedRows:
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
         return RowStep(
-            np.array(observation, self._dtype),
+            self._array(observation),
             np.array(reward, np.float64),
             np.asarray(terminated, bool).tolist(),
             np.asarray(truncated, bool).tolist(),
@@ -239,7 +248,7 @@ class BatchedRows:
             observation, _ = self._vector.reset(seed=by_row, options=options)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
-        return np.array(observation, self._dtype)[list(rows)]
+        return self._array(observation)[list(rows)]
 
     @property
     def can_snapshot(self) -> bool:

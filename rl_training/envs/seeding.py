@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rl_training.envs.spaces import require_integers
+from rl_training.envs.flatten import require_integers
 from rl_training.envs.worlds import world_renewer
 
 

@@ -4,70 +4,93 @@ way to the environment.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torchrl.data import Bounded, Categorical, TensorSpec, Unbounded
+from torchrl.data import Bounded, Categorical, MultiCategorical, TensorSpec, Unbounded
 
+from rl_training.envs.flatten import choices, require_observable
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
 
+Discrete = spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+ActionSpace = spaces.Box | Discrete
+DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
 
 def require_supported(observation_space: Any, action_space: Any, name: str) -> None:
-    """Raise unless observations are a Box and actions a Discrete or a floating-point Box.
+    """Raise unless observations are what `require_observable` takes, and actions Discrete,
+    MultiDiscrete, MultiBinary or a floating-point Box.
 
     Raises:
         UserError: names the environment ``name``, the space and what is supported.
     """
-    if not isinstance(observation_space, spaces.Box):
-        raise UserError(
-            f"{name}: observation space {observation_space} is not supported; supported: Box."
-        )
-    if observation_space.dtype.kind not in "fiu":
-        raise UserError(
-            f"{name}: a Box of {observation_space.dtype} observations is not supported; "
-            "supported: floating-point and integer dtypes."
-        )
+    require_observable(observation_space, name)
     if isinstance(action_space, spaces.Box):
         if action_space.dtype.kind != "f":
             raise UserError(
                 f"{name}: a Box of {action_space.dtype} actions is not supported; "
-                "supported: Discrete, Box with a floating-point dtype."
+                "supported: Discrete, MultiDiscrete, MultiBinary, Box with a floating-point dtype."
             )
-    elif not isinstance(action_space, spaces.Discrete):
+    elif not isinstance(action_space, DISCRETE):
         raise UserError(
-            f"{name}: action space {action_space} is not supported; supported: Discrete, Box."
+            f"{name}: action space {action_space} is not supported; supported: Discrete, "
+            "MultiDiscrete, MultiBinary, Box."
         )
 
 
-def require_integers(observation: Any, space: Any) -> None:
-    """Raise when ``space`` says integers and ``observation`` is something else, which a cast would
-    truncate in silence.
+def require_taken(action_space: Any, kinds: Sequence[str], name: str) -> None:
+    """Raise unless ``action_space`` is of one of the ``kinds`` that the algorithm ``name`` takes.
 
     Raises:
-        UserError: names both dtypes.
+        UserError: names the algorithm, the space and what it takes.
     """
-    kind = getattr(getattr(space, "dtype", None), "kind", "")
-    given = np.asarray(observation).dtype
-    if kind in "iu" and kind and given.kind not in "iub":
+    kind = space_to_dict(action_space)["type"]
+    if kind not in kinds:
         raise UserError(
-            f"the observation space says {space.dtype}, and an environment returned a {given} "
-            "observation: give the space the dtype of its observations."
+            f"{name} needs {' or '.join(kinds)} actions, and {action_space} is a {kind} space."
         )
+
+
+def space_outline(space: Any) -> list[Any]:
+    """Return what has to be equal for a policy to fit: kind, shape and number; not the bounds."""
+    described = space_to_dict(space)
+    if "spaces" in described:
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        named = zip(
+            described.get("keys", range(len(parts))), map(space_outline, parts), strict=True
+        )
+        return [described["type"], *sorted(named)]
+    return [described.get(key) for key in ("type", "shape", "n", "nvec", "start")]
 
 
 def space_to_dict(space: Any) -> dict[str, Any]:
     """Return ``space`` as JSON-ready values; :func:`space_from_dict` is the exact inverse.
 
     Raises:
-        UserError: the space is neither Box nor Discrete.
+        UserError: the space, or a part of it, is of another kind than Box, Discrete, MultiDiscrete,
+            MultiBinary, Dict, Tuple.
     """
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {
+            "type": "MultiDiscrete",
+            "dtype": space.dtype.name,
+            "shape": list(space.shape),
+            "nvec": space.nvec.ravel().tolist(),
+            "start": space.start.ravel().tolist(),
+        }
+    if isinstance(space, spaces.MultiBinary):
+        # ``n`` is a number or a shape, and the two make unequal spaces.
+        count = list(space.n) if isinstance(space.n, tuple) else int(space.n)
+        return {"type": "MultiBinary", "shape": list(space.shape), "n": count}
     if isinstance(space, spaces.Box):
         return {
             "type": "Box",
@@ -76,10 +99,18 @@ def space_to_dict(space: Any) -> dict[str, Any]:
             "low": _bound_to_json(space.low),
             "high": _bound_to_json(space.high),
         }
-    raise UserError(f"space {space} cannot be stored; supported: Box, Discrete.")
+    if isinstance(space, spaces.Dict):
+        parts = [space_to_dict(part) for part in space.spaces.values()]
+        return {"type": "Dict", "keys": list(space.spaces), "spaces": parts}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_dict(part) for part in space.spaces]}
+    raise UserError(f"space {space} cannot be stored; supported: {_STORED}.")
 
 
-def space_from_dict(data: dict[str, Any]) -> spaces.Box | spaces.Discrete:
+_STORED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
+
+
+def space_from_dict(data: dict[str, Any]) -> Any:
     """Rebuild the space that :func:`space_to_dict` described.
 
     Raises:
@@ -88,11 +119,21 @@ def space_from_dict(data: dict[str, Any]) -> spaces.Box | spaces.Discrete:
     kind = data.get("type")
     if kind == "Discrete":
         return spaces.Discrete(int(data["n"]), start=int(data["start"]))
+    if kind == "MultiDiscrete":
+        counts, start = (np.array(data[key]).reshape(data["shape"]) for key in ("nvec", "start"))
+        return spaces.MultiDiscrete(counts, dtype=np.dtype(data["dtype"]).type, start=start)
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(data["n"])
     if kind == "Box":
         shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
         low, high = (_bound_from_json(data[key], shape, dtype) for key in ("low", "high"))
         return spaces.Box(low, high, shape=shape, dtype=dtype.type)
-    raise UserError(f"unknown space type {kind!r}; supported: Box, Discrete.")
+    if kind in ("Dict", "Tuple"):
+        parts = [space_from_dict(part) for part in data["spaces"]]
+        if kind == "Tuple":
+            return spaces.Tuple(parts)
+        return spaces.Dict(OrderedDict(zip(data["keys"], parts, strict=True)))
+    raise UserError(f"unknown space type {kind!r}; supported: {_STORED}.")
 
 
 def _bound_to_json(bound: Array) -> Any:
@@ -128,10 +169,10 @@ def observation_spec(space: spaces.Box, num_envs: int, *, normalized: bool = Fal
 
 
 def action_spec(
-    space: spaces.Box | spaces.Discrete, num_envs: int, *, squash: bool = False, scale: bool = False
+    space: ActionSpace, num_envs: int, *, squash: bool = False, scale: bool = False
 ) -> TensorSpec:
-    """Return the TorchRL spec of the actions a policy gives: int64 ``[num_envs]`` or float32
-    ``[num_envs, *space.shape]``.
+    """Return the TorchRL spec of the actions a policy gives: int64 ``[num_envs]`` (Discrete) or
+    ``[num_envs, *space.shape]`` (MultiDiscrete, MultiBinary), or float32 of that shape.
 
     Discrete actions count from 0 whatever the space's start is. Box actions are unbounded where
     they are squashed or the space has an infinite bound, and within [-1, 1] where they are scaled.
@@ -139,6 +180,11 @@ def action_spec(
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), shape=(num_envs,), dtype=torch.int64, device="cpu")
     shape = (num_envs, *space.shape)
+    if isinstance(space, DISCRETE):
+        counts = torch.from_numpy(np.broadcast_to(choices(space), shape).copy())
+        return MultiCategorical(
+            counts, shape=shape, dtype=torch.int64, device="cpu", remove_singleton=False
+        )
     if scale:
         return Bounded(-1.0, 1.0, shape=shape, dtype=torch.float32, device="cpu")
     if squash or not space.is_bounded("both"):
@@ -153,29 +199,30 @@ def action_spec(
 class ActionMap:
     """Turns a policy's actions into the environment's.
 
-    Discrete actions get the space's ``start`` added. Box actions are clipped to the bounds, or,
-    when ``squash`` is set, taken through tanh and scaled onto them: the policy then samples the
-    unbounded argument of the tanh. With ``scale`` the policy gives numbers in [-1, 1], which are
-    scaled onto the bounds, each dimension by its own.
+    Discrete actions get the space's ``start`` added, MultiDiscrete ones too, each its own. Box
+    actions are clipped to the bounds, or, when ``squash`` is set, taken through tanh and scaled
+    onto them: the policy then samples the unbounded argument of the tanh. With ``scale`` the policy
+    gives numbers in [-1, 1], which are scaled onto the bounds, each dimension by its own.
     """
 
-    def __init__(
-        self, space: spaces.Box | spaces.Discrete, *, squash: bool = False, scale: bool = False
-    ) -> None:
+    def __init__(self, space: ActionSpace, *, squash: bool = False, scale: bool = False) -> None:
         """Prepare the map.
 
         Raises:
-            UserError: ``squash`` or ``scale`` with an infinite bound, or ``squash`` with Discrete
-                actions.
+            UserError: ``squash`` or ``scale`` with an infinite bound, or ``squash`` with
+                discrete actions.
         """
         self.space = space
         self.squash = squash
         self.dtype: np.dtype[Any] = np.dtype(space.dtype)
-        if isinstance(space, spaces.Discrete):
+        if isinstance(space, DISCRETE):
             if squash:
-                raise UserError("squashed actions need a Box action space, not Discrete.")
-            self._convert = self._shift
-            self._start = int(space.start)
+                kind = type(space).__name__
+                raise UserError(f"squashed actions need a Box action space, not {kind}.")
+            self._convert = self._shift_each
+            self._start: Any = getattr(space, "start", 0)  # MultiBinary has none
+            if isinstance(space, spaces.Discrete):
+                self._convert, self._start = self._shift, int(space.start)
             return
         if (squash or scale) and not space.is_bounded("both"):
             kind = "squashed" if squash else "scaled"
@@ -201,6 +248,9 @@ class ActionMap:
 
     def _shift(self, action: Array) -> Array:
         return action + self._start
+
+    def _shift_each(self, action: Array) -> Array:
+        return (action + self._start).astype(self.dtype)
 
     def _clip(self, action: Array) -> Array:
         converted = action.astype(self.dtype)

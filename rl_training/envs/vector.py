@@ -13,6 +13,7 @@ from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from rl_training.envs.episodes import Episodes
+from rl_training.envs.flatten import flat_space
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.rows import make_rows
 from rl_training.envs.spaces import (
@@ -35,14 +36,14 @@ class VectorEnv(EnvBase):
     ``reward``, ``done``, ``terminated``, ``truncated``, ``episode_return`` (raw rewards, float32)
     and ``episode_length`` (int64), each ``[N, 1]`` but the observation ``[N, *obs]``. Where
     episodes are lives of a game, return and length are the game's so far, and ``game_over`` ends
-    it. The root has
-    ``observation``, ``is_init`` and the three flags, all False.
+    it. The root has ``observation``, ``is_init`` and the three flags, all False.
 
     Observations keep the environment's dtype, except that every floating-point one becomes float32;
-    see :func:`~rl_training.envs.spaces.observation_dtype`. Keys that a policy writes into ``next``
-    (recurrent state) travel to the root, zeroed where an episode ended; what it writes under
-    ``previous_reward`` is replaced by the step's reward. Every episode has its own seed, a function
-    of seed, row and episode number.
+    see :func:`~rl_training.envs.spaces.observation_dtype`. Those that are no Box are flattened, as
+    `rl_training.envs.flatten.Flattening` does; ``raw_observation_space`` is what they were. Keys
+    that a policy writes into ``next`` (recurrent state) travel to the root, zeroed where an episode
+    ended; what it writes under ``previous_reward`` is replaced by the step's reward. Every episode
+    has its own seed, a function of seed, row and episode number.
 
     Tensors are fresh at every step; root and ``next`` may share one, so copy before writing into
     them.
@@ -78,7 +79,8 @@ class VectorEnv(EnvBase):
         self.vector = vector
         self.name = name
         self.num_envs: int = vector.num_envs
-        self.single_observation_space = vector.single_observation_space
+        self.raw_observation_space = vector.single_observation_space
+        self.single_observation_space = flat_space(vector.single_observation_space)
         self.single_action_space = vector.single_action_space
         self.action_map = ActionMap(
             vector.single_action_space, squash=squash_actions, scale=scale_actions
@@ -135,7 +137,7 @@ class VectorEnv(EnvBase):
     @property
     def raw_observation(self) -> Any:
         """The observations the environments gave last, before normalisation: NumPy ``[N, *obs]`` in
-        their own dtype.
+        their own dtype; flattened where they are no Box.
         """
         return self._steps.episodes.observation
 

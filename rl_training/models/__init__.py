@@ -12,6 +12,7 @@ from rl_training.models.heads import (
 )
 from rl_training.models.lstm import LSTMActorCritic
 from rl_training.models.mlp import MLP
+from rl_training.models.multi_categorical import MultiCategoricalHead
 from rl_training.models.recurrent_policy import RecurrentPolicy
 from rl_training.models.tensordict_modules import policy_module, value_module
 
@@ -26,6 +27,7 @@ __all__ = [
     "LSTMActorCritic",
     "MLPActorCritic",
     "MLPPPGModel",
+    "MultiCategoricalHead",
     "NatureCNN",
     "RecurrentPolicy",
     "StateDependentNoiseHead",

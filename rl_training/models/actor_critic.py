@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.config import ModelConfig
+from rl_training.envs.flatten import flat_space
 from rl_training.envs.spaces import require_supported, space_to_dict
 from rl_training.models.heads import ActionHead, Parameters
 from rl_training.models.mlp import orthogonal_
@@ -76,8 +77,8 @@ class ActorCritic(nn.Module):
             MLPActorCritic.for_spaces(env.observation_space, env.action_space, hidden_sizes=[32])
 
         Args:
-            observation_space: a Box.
-            action_space: Discrete or a Box.
+            observation_space: a Box, or what is flattened to one.
+            action_space: Discrete, MultiDiscrete, MultiBinary or a Box.
             architecture: as for the class.
             log_std_init: of a Box's Gaussian, its first log standard deviation.
             model_options: of the class itself (the memory of an `LSTMActorCritic`).
@@ -90,6 +91,7 @@ class ActorCritic(nn.Module):
         from rl_training.models.build import build_actor_critic  # which builds on this module
 
         require_supported(observation_space, action_space, cls.__name__)
+        observation_space = flat_space(observation_space)
         made = build_actor_critic(
             cls,
             model=ModelConfig(**model),

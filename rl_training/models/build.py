@@ -19,7 +19,9 @@ from rl_training.models.heads import (
     GaussianHead,
     StateDependentNoiseHead,
 )
+from rl_training.models.masked import MaskedCategoricalHead, masked_encoder
 from rl_training.models.mlp import MLP
+from rl_training.models.multi_categorical import MultiCategoricalHead
 from rl_training.registry import import_object
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def build_actor_critic(
     observation_dtype: str = "float32",
     networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
     model_options: Mapping[str, Any] | None = None,
+    mask: slice | None = None,
     **head_options: Any,
 ) -> ActorCritic:
     """Return the model that ``model`` describes.
@@ -54,24 +57,23 @@ def build_actor_critic(
         observation_dtype: of observations, by name; images are of ``uint8``.
         networks: the user's own policy and value modules, instead of all that.
         model_options: of the class, beside encoder, head and architecture.
+        mask: where the mask of legal actions stands in an observation vector.
         **head_options: of `head_factory`.
 
     Raises:
         UserError: a network that does not fit, or one that was given in Python and is missing now.
     """
-    discrete = action_space["type"] == "Discrete"
-    action_shape = () if discrete else tuple(action_space["shape"])
-    num_actions = action_space["n"] if discrete else math.prod(action_shape)
+    action = described_action(action_space)
     if networks is not None:
+        if mask is not None:
+            raise UserError("env.action_masks: networks of your own take no masks yet.")
         if not issubclass(TensorDictActorCritic, cls):
             raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
         policy, value = networks
         return TensorDictActorCritic(
             policy=policy,
             value=value,
-            num_actions=num_actions,
-            discrete=discrete,
-            action_shape=action_shape,
+            **action,
         )
     if model.network == PYTHON_NETWORKS:
         raise UserError(
@@ -82,15 +84,41 @@ def build_actor_critic(
     # Before anything is called: what a text names may be any function of any module.
     if not (isinstance(chosen, type) and issubclass(chosen, cls)):
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
+    make_encoder = configured_encoder(model, observation_shape, observation_dtype)
+    make_head = head_factory(**action, **head_options)
+    if mask is not None:
+        make_encoder = masked_encoder(make_encoder, mask)
+        make_head = functools.partial(_masked_head, action["num_actions"])
     return chosen(
-        make_encoder=configured_encoder(model, observation_shape, observation_dtype),
-        make_head=head_factory(
-            num_actions=num_actions, discrete=discrete, action_shape=action_shape, **head_options
-        ),
+        make_encoder=make_encoder,
+        make_head=make_head,
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,
         **(model_options or {}),
     )
+
+
+def _masked_head(num_actions: int, num_features: int) -> ActionHead:
+    return MaskedCategoricalHead(num_features=num_features, num_actions=num_actions)
+
+
+def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a head has to know of an action space (as `rl_training.envs.space_to_dict` gives
+    it): ``num_actions, discrete, action_shape`` and, of several discrete actions, ``sizes``.
+    """
+    kind = action_space["type"]
+    shape = tuple(action_space.get("shape", ()))
+    if kind == "Discrete":
+        return {"num_actions": action_space["n"], "discrete": True, "action_shape": ()}
+    if kind == "Box":
+        return {"num_actions": math.prod(shape), "discrete": False, "action_shape": shape}
+    sizes = [2] * math.prod(shape) if kind == "MultiBinary" else action_space["nvec"]
+    return {
+        "num_actions": sum(sizes),
+        "discrete": True,
+        "action_shape": shape,
+        "sizes": tuple(sizes),
+    }
 
 
 def configured_encoder(
@@ -186,6 +214,7 @@ def head_factory(
     num_actions: int,
     discrete: bool,
     action_shape: Sequence[int] | None = None,
+    sizes: Sequence[int] | None = None,
     log_std_init: float = 0.0,
     gsde: bool = False,
     gsde_resample_interval: int = -1,
@@ -196,12 +225,17 @@ def head_factory(
         num_actions: how many discrete actions there are, or how many dimensions a continuous
             one has.
         discrete: Categorical; otherwise Gaussian.
-        action_shape: of one continuous action; None: ``(num_actions,)``.
+        action_shape: of one action that has a shape; None: ``(num_actions,)``.
+        sizes: of several discrete actions at once, how many choices each has.
         log_std_init: the Gaussian's first log standard deviation.
         gsde: state-dependent exploration, resampled every ``gsde_resample_interval`` steps.
     """
 
     def make(num_features: int) -> ActionHead:
+        if sizes is not None:
+            return MultiCategoricalHead(
+                num_features=num_features, sizes=sizes, action_shape=action_shape
+            )
         if discrete:
             return CategoricalHead(num_features=num_features, num_actions=num_actions)
         if gsde:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import MLPActorCritic
 from rl_training.models.heads import ActionHead, CategoricalHead, GaussianHead, Parameters
+from rl_training.models.multi_categorical import MultiCategoricalHead
 
 
 class _ModuleCategoricalHead(CategoricalHead):
@@ -29,6 +30,20 @@ class _ModuleCategoricalHead(CategoricalHead):
 
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
         return (self(features)[0] + noise).argmax(-1)
+
+
+class _ModuleMultiCategoricalHead(MultiCategoricalHead):
+    """Several categoricals over the ``logits`` that a TensorDict module writes."""
+
+    def __init__(
+        self, module: TensorDictModuleBase, sizes: Sequence[int], action_shape: Sequence[int]
+    ) -> None:
+        nn.Module.__init__(self)
+        self._describe(sizes, action_shape)
+        self.module = module
+
+    def forward(self, features: Tensor) -> Parameters:
+        return (_run(self.module, features)["logits"],)
 
 
 class _ModuleGaussianHead(GaussianHead):
@@ -65,12 +80,14 @@ class TensorDictActorCritic(MLPActorCritic):
     """An actor-critic from two TensorDict modules that both read ``observation``.
 
     Args:
-        policy: writes ``logits`` ``[*batch, n]`` (discrete actions), or ``loc`` and ``scale``
+        policy: writes ``logits`` ``[*batch, n]`` (discrete actions; of several at once, one after
+            the other), or ``loc`` and ``scale``
             ``[*batch, A]`` or ``[*batch, *action_shape]`` (continuous ones).
         value: writes ``state_value`` ``[*batch, 1]``.
         num_actions: n or A.
         discrete: which of the two.
-        action_shape: of one continuous action, with A numbers; None: ``(A,)``.
+        action_shape: of one action that has a shape; None: ``(num_actions,)``.
+        sizes: of several discrete actions at once, how many choices each has.
     """
 
     def __init__(
@@ -81,6 +98,7 @@ class TensorDictActorCritic(MLPActorCritic):
         num_actions: int,
         discrete: bool,
         action_shape: Sequence[int] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         nn.Module.__init__(self)
         missing = {"logits"} if discrete else {"loc", "scale"}
@@ -93,11 +111,13 @@ class TensorDictActorCritic(MLPActorCritic):
         self.encoder: nn.Module = nn.Identity()
         self.value_encoder = None
         shape = (num_actions,) if action_shape is None else action_shape
-        self.action_head: ActionHead = (
-            _ModuleCategoricalHead(policy, num_actions)
-            if discrete
-            else _ModuleGaussianHead(policy, shape)
-        )
+        self.action_head: ActionHead
+        if sizes is not None:
+            self.action_head = _ModuleMultiCategoricalHead(policy, sizes, shape)
+        elif discrete:
+            self.action_head = _ModuleCategoricalHead(policy, num_actions)
+        else:
+            self.action_head = _ModuleGaussianHead(policy, shape)
         self.value_module = value
 
     def value_parameters(self) -> list[nn.Parameter]:

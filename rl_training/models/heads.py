@@ -64,6 +64,12 @@ class ActionHead(nn.Module, ABC):
     def kl_divergence(self, old: Parameters, new: Parameters) -> Tensor:
         """Return KL(old || new), ``[*batch]``, summed over action dimensions."""
 
+    def encode(self, action: Tensor) -> Tensor:
+        """Return actions as ``num_actions`` numbers each, ``[N, num_actions]``: what a policy reads
+        of its own last action.
+        """
+        return action.reshape(len(action), -1)
+
     @abstractmethod
     def torch_distribution(self) -> tuple[type[Any], dict[str, Any]]:
         """Return the distribution class (and its keyword arguments) that a TorchRL actor is built
@@ -127,6 +133,10 @@ class CategoricalHead(ActionHead):
         """Return the sum of p (log p - log q) over the actions."""
         old_log, new_log = old[0].log_softmax(-1), new[0].log_softmax(-1)
         return (old_log.exp() * (old_log - new_log)).sum(-1)
+
+    def encode(self, action: Tensor) -> Tensor:
+        """Return the actions one-hot."""
+        return functional.one_hot(action, self.num_actions).float()
 
     def torch_distribution(self) -> tuple[type[Any], dict[str, Any]]:
         """Return `torch.distributions.Categorical`."""

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rl_training.models.actor_critic import (
     ActorCritic,
@@ -17,7 +16,7 @@ from rl_training.models.actor_critic import (
     scalar,
     trainable,
 )
-from rl_training.models.heads import ActionHead, CategoricalHead, Parameters
+from rl_training.models.heads import ActionHead, Parameters
 from rl_training.models.memory import Memory, MemoryKind
 from rl_training.models.mlp import MLP, orthogonal_
 
@@ -262,15 +261,10 @@ class LSTMActorCritic(ActorCritic):
         """
         result = {MEMORY: state}
         if PREVIOUS_ACTION in self.carried_sizes:
-            result[PREVIOUS_ACTION] = self._encode(action)
+            result[PREVIOUS_ACTION] = self.action_head.encode(action)
         if PREVIOUS_REWARD in self.carried_sizes:
             result[PREVIOUS_REWARD] = state.new_zeros(state.shape[0], 1)
         return result
-
-    def _encode(self, action: Tensor) -> Tensor:
-        if isinstance(self.action_head, CategoricalHead):
-            return functional.one_hot(action, self.action_head.num_actions).float()
-        return action.reshape(action.shape[0], -1)
 
     def extra(self, carried: Any) -> Tensor | None:
         """Return what the memory takes beside features, ``[*batch, E]``, from a mapping of carried

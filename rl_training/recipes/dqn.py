@@ -21,6 +21,7 @@ from rl_training.models.q_networks import QNetwork
 from rl_training.off_policy import OffPolicyAlgorithm
 from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
+from rl_training.registry import ACTION_SPACES
 from rl_training.runtime.checks import require_counter
 from rl_training.workflows import TrainResult, train_with_overrides
 
@@ -113,7 +114,7 @@ class DQN(OffPolicyAlgorithm):
 
     name: ClassVar[str] = "dqn"
     Config: ClassVar[type[Any]] = DQNConfig
-    action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["dqn"]
     model: QNetwork
     target: QNetwork
 

@@ -23,6 +23,7 @@ from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
 from rl_training.optim import FlatAdam
 from rl_training.recipes.ppo import PPO, ClippedPolicyConfig
+from rl_training.registry import ACTION_SPACES
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -116,6 +117,7 @@ class PPG(PPO):
 
     name: ClassVar[str] = "ppg"
     Config: ClassVar[type[Any]] = PPGConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["ppg"]
     auxiliary_loss_class: ClassVar[type[Any]] = PPGAuxiliaryLoss
     model: MLPPPGModel
 

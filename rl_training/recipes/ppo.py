@@ -18,6 +18,7 @@ from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, require
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
 from rl_training.envs import observed_dtype, space_to_dict
+from rl_training.envs.masks import mask_columns
 from rl_training.errors import UserError
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
 from rl_training.losses.returns import explained_variance
@@ -26,6 +27,7 @@ from rl_training.models.build import build_actor_critic
 from rl_training.models.rollout_policy import RolloutPolicy
 from rl_training.models.tensordict_modules import policy_module
 from rl_training.optim import FlatAdam, FlatParameters, GradientStep, LossFunction
+from rl_training.registry import ACTION_SPACES
 from rl_training.workflows import TrainResult, train_with_overrides
 
 Schedule = Literal["constant", "linear"]
@@ -139,6 +141,7 @@ class PPO(Algorithm):
 
     name: ClassVar[str] = "ppo"
     Config: ClassVar[type[Any]] = PPOConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["ppo"]
     loss_class: ClassVar[type[Any]] = LeanClipPPOLoss
     rollout_policy_class: ClassVar[type[Any]] = RolloutPolicy
     buffer_class: ClassVar[type[RolloutBuffer]] = RolloutBuffer
@@ -173,8 +176,9 @@ class PPO(Algorithm):
     ) -> ActorCritic:
         config = self.config.algorithm
         action_space = space_to_dict(self.action_space)
-        if action_space["type"] == "Discrete" and (config.gsde or config.squash):
+        if action_space["type"] != "Box" and (config.gsde or config.squash):
             raise UserError("algorithm.gsde and algorithm.squash need continuous actions (a Box).")
+        masks = self.config.env.action_masks != "off"
         return build_actor_critic(
             cls,
             model=self.config.model,
@@ -184,6 +188,7 @@ class PPO(Algorithm):
             architecture=architecture,
             networks=self.networks,
             model_options=model_options,
+            mask=mask_columns(self.raw_observation_space, self.action_space) if masks else None,
             log_std_init=config.log_std_init,
             gsde=config.gsde,
             gsde_resample_interval=config.gsde_resample_interval,
@@ -242,9 +247,8 @@ class PPO(Algorithm):
 
     def before_collection(self) -> None:
         """Draw the rollout's noise."""
-        self.rollout_policy.begin_rollout(
-            self.config.algorithm.num_steps, self.environment.num_envs
-        )
+        steps = self.config.algorithm.num_steps
+        self.rollout_policy.begin_rollout(steps, self.environment.num_envs)
 
     @torch.no_grad()
     def after_collection(self, batch: TensorDictBase) -> None:
@@ -270,12 +274,9 @@ class PPO(Algorithm):
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
         config = self.config.algorithm
         remaining = 1.0 - self.progress()
-        learning_rate = config.learning_rate * (
-            remaining if config.learning_rate_schedule == "linear" else 1.0
-        )
-        clip_epsilon = config.clip_epsilon * (
-            remaining if config.clip_schedule == "linear" else 1.0
-        )
+        linear = config.learning_rate_schedule == "linear"
+        learning_rate = config.learning_rate * (remaining if linear else 1.0)
+        clip_epsilon = config.clip_epsilon * (remaining if config.clip_schedule == "linear" else 1)
         for optimizer in self._scheduled_optimizers():
             optimizer.learning_rate.fill_(learning_rate)
         self.loss_module.clip_epsilon.fill_(clip_epsilon)

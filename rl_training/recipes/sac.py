@@ -27,6 +27,7 @@ from rl_training.models.q_networks import ContinuousQ, DiscreteQ
 from rl_training.off_policy import OffPolicyAlgorithm
 from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
+from rl_training.registry import ACTION_SPACES
 from rl_training.runtime.checks import require_counter, require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
@@ -82,6 +83,7 @@ class SAC(OffPolicyAlgorithm):
 
     name: ClassVar[str] = "sac"
     Config: ClassVar[type[Any]] = SACConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["sac"]
     model: SACModel
 
     # ---- networks

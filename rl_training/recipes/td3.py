@@ -24,6 +24,7 @@ from rl_training.models.q_networks import ContinuousQ
 from rl_training.off_policy import OffPolicyAlgorithm
 from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, compile_isolated, descend
+from rl_training.registry import ACTION_SPACES
 from rl_training.runtime.checks import require_noise
 from rl_training.workflows import TrainResult, train_with_overrides
 
@@ -75,7 +76,7 @@ class TD3(OffPolicyAlgorithm):
 
     name: ClassVar[str] = "td3"
     Config: ClassVar[type[Any]] = TD3Config
-    action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
+    action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["td3"]
     model: TD3Model
     target: TD3Model
 

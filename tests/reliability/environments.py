@@ -83,13 +83,11 @@ class Stuck(Plain):
 
 
 class UnusualAction(Plain):
-    action_space = gymnasium.spaces.MultiBinary(3)
+    action_space: Any = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)])
 
 
 class UnusualObservation(Plain):
-    observation_space: Any = gymnasium.spaces.Dict(
-        {"position": gymnasium.spaces.Box(-1.0, 1.0, (3,))}
-    )
+    observation_space: Any = gymnasium.spaces.Dict({"word": gymnasium.spaces.Text(3)})
 
 
 for _class in (Plain, Poisoned, PoisonedContinuous, Stuck, UnusualAction, UnusualObservation):

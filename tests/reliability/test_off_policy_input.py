@@ -184,7 +184,7 @@ def test_actions_of_the_wrong_kind_are_named(
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-@pytest.mark.parametrize("kind", [spaces.Dict({"a": box(-1, 1)}), spaces.Discrete(4)], ids=str)
+@pytest.mark.parametrize("kind", [spaces.Dict({"a": spaces.Text(3)}), spaces.Text(4)], ids=str)
 def test_observations_of_the_wrong_kind_are_named(name: str, kind: spaces.Space[Any]) -> None:
     action = spaces.Discrete(2) if name == "dqn" else box(-1, 1)
     with pytest.raises(UserError, match="is not supported; supported: Box"):

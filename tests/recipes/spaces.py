@@ -1,0 +1,55 @@
+"""An environment of any spaces, and one space of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+ACTIONS: dict[str, Any] = {
+    "Box": spaces.Box(np.array([-1.0, 0.5]), np.array([2.0, 4.0]), dtype=np.float64),
+    "Discrete": spaces.Discrete(3, start=-1),
+    "MultiDiscrete": spaces.MultiDiscrete(np.array([[2, 3, 1]]), start=np.array([[5, -1, 0]])),
+    "MultiBinary": spaces.MultiBinary(3),
+}
+OBSERVATIONS: dict[str, Any] = {
+    "Box": spaces.Box(-9.0, 9.0, (3,), np.float64),
+    "Discrete": spaces.Discrete(5, start=-2),
+    "MultiDiscrete": spaces.MultiDiscrete(np.array([[2, 3]]), start=np.array([[4, -1]])),
+    "MultiBinary": spaces.MultiBinary(4),
+    "Dict": spaces.Dict(
+        {
+            "place": spaces.Box(-1.0, 1.0, (2, 2), np.float64),
+            "inside": spaces.Dict(
+                {
+                    "count": spaces.Box(0, 200, (1,), np.uint8),
+                    "pair": spaces.Tuple([spaces.MultiBinary(2), spaces.Discrete(3, start=1)]),
+                }
+            ),
+        }
+    ),
+    "Tuple": spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,))})]),
+}
+
+
+class Anything(gymnasium.Env[Any, Any]):
+    """Observations at random; insists on actions of its space, and pays their sum. Episodes end,
+    or are cut, at random.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action!r} is not of {self.action_space}"
+        ended, cut = (self.np_random.random(2) < 0.1).tolist()
+        return self.observation_space.sample(), float(np.sum(action)), ended, cut, {}
