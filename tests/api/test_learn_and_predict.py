@@ -97,7 +97,7 @@ def test_an_observation_of_another_shape_is_refused(shape: tuple[int, ...]) -> N
 
 
 def test_masks_are_refused() -> None:
-    with pytest.raises(UserError, match="no action masks"):
+    with pytest.raises(UserError, match="action_masks: this policy takes none"):
         make().predict(observations(), action_masks=np.ones((5, 2), bool))
 
 
