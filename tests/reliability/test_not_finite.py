@@ -135,8 +135,9 @@ def test_an_update_that_diverges_stops_the_run(
 def small(name: str) -> Any:
     """Return an algorithm of short iterations."""
     every: dict[str, Any] = {"num_envs": 2, "minibatch_size": 8}
-    if name in ("ppo", "ppg"):
-        return algorithm_class(name)("CartPole-v1", num_steps=8, **every)
+    if name not in ("dqn", "sac", "td3"):
+        phase: dict[str, Any] = {"auxiliary_minibatches": 8} if name == "recurrent_ppg" else {}
+        return algorithm_class(name)("CartPole-v1", num_steps=8, **phase, **every)
     env = "CartPole-v1" if name == "dqn" else "Pendulum-v1"
     # One gradient step per update.
     replay: dict[str, Any] = {
