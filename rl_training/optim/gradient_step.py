@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl_training.errors import UserError
 from rl_training.optim.flat import FlatAdam
+from rl_training.optim.gradients import clip_, flat_gradient
 
 Minibatch = Mapping[str, Tensor]
 LossFunction = Callable[[dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]
@@ -84,14 +85,9 @@ class GradientStep:
 
     def _gradient(self, batch: dict[str, Tensor], indices: Tensor) -> tuple[Tensor, Tensor]:
         gradient, metrics = self._accumulate(batch, indices)
-        with torch.no_grad():
-            norm = torch.linalg.vector_norm(gradient)
-            if self._max_gradient_norm is not None:
-                # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
-                gradient.mul_((self._max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
-            metrics = {**metrics, "gradient_norm": norm}
-            self.metric_names = tuple(metrics)
-            return gradient, torch.stack(list(metrics.values()))
+        metrics = {**metrics, "gradient_norm": clip_(gradient, self._max_gradient_norm)}
+        self.metric_names = tuple(metrics)
+        return gradient, torch.stack(list(metrics.values()))
 
     def _accumulate(
         self, batch: dict[str, Tensor], indices: Tensor
@@ -113,9 +109,7 @@ class GradientStep:
     def _piece(self, batch: dict[str, Tensor], indices: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         minibatch = {key: value[indices] if value.ndim else value for key, value in batch.items()}
         loss, metrics = self._loss(minibatch)
-        gradients = torch.autograd.grad(loss, self.optimizer.parameters)
-        with torch.no_grad():
-            return torch.cat([part.reshape(-1) for part in gradients]), metrics
+        return flat_gradient(loss, self.optimizer.parameters), metrics
 
     @torch.no_grad()
     def _apply_gradient(self, gradient: Tensor) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.optim.flat import FlatAdam
 
@@ -21,12 +23,25 @@ def descend(loss: Tensor, optimizer: FlatAdam, *, max_gradient_norm: float | Non
     Returns:
         The gradient's norm before that, a scalar.
     """
-    parts = torch.autograd.grad(loss, optimizer.parameters)
+    gradient = flat_gradient(loss, optimizer.parameters)
+    norm = clip_(gradient, max_gradient_norm)
     with torch.no_grad():
-        gradient = torch.cat([part.reshape(-1) for part in parts])
-        norm = torch.linalg.vector_norm(gradient)
-        if max_gradient_norm is not None:
-            # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
-            gradient.mul_((max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
         optimizer.apply(gradient)
+    return norm
+
+
+def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Return the gradient of ``loss``, a scalar, as one tensor in the order of ``parameters``."""
+    parts = torch.autograd.grad(loss, parameters)
+    with torch.no_grad():
+        return torch.cat([part.reshape(-1) for part in parts])
+
+
+@torch.no_grad()
+def clip_(gradient: Tensor, max_gradient_norm: float | None) -> Tensor:
+    """Scale a flat gradient down to an L2 norm in place; return its norm before. None: never."""
+    norm = torch.linalg.vector_norm(gradient)
+    if max_gradient_norm is not None:
+        # The factor of torch.nn.utils.clip_grad_norm_, its 1e-6 included.
+        gradient.mul_((max_gradient_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
