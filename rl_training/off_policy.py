@@ -232,8 +232,15 @@ class OffPolicyAlgorithm(Algorithm):
         return None
 
     def describe(self) -> list[str]:
-        """Return the replay buffer's size."""
-        return [self.replay.describe()]
+        """Return the replay buffer's size, and whether the budget ends before the first update."""
+        lines = [self.replay.describe()]
+        budget, warm_up = self.config.total_timesteps, self.config.algorithm.warm_up
+        if warm_up >= budget:
+            lines.append(
+                f"nothing will be learned: algorithm.warm_up ({warm_up:,}) takes the whole budget "
+                f"of {budget:,} steps"
+            )
+        return lines
 
     # ---- learning
 

@@ -381,7 +381,9 @@ def test_the_help_of_a_command_shows_its_flags(
         cli.main([command, "--help"])
     assert stop.value.code == 0
     flag = {"train": "--total-timesteps", "eval": "--stochastic", "resume": "--reschedule"}[command]
-    assert flag in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert flag in out
+    assert ("--config FILE" in out) == (command == "train")
 
 
 def test_the_help_of_train_with_an_algorithm_shows_its_fields(
@@ -392,3 +394,4 @@ def test_the_help_of_train_with_an_algorithm_shows_its_fields(
     out = capsys.readouterr().out
     assert "--algorithm.num-epochs" in out
     assert "Passes." in out
+    assert "--config FILE" in out

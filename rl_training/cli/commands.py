@@ -112,6 +112,13 @@ class _Choice:
     rest: list[str]
 
 
+_TRAIN = (
+    "One training run: an algorithm, an environment and a seed. Everything else has a default.\n"
+    "--config FILE reads a YAML file, or a preset by name; it repeats, and later files override "
+    "earlier ones. Flags override files. Without it --algo and --env-id are required."
+)
+
+
 def _train(arguments: list[str]) -> int:
     config = parse_train(arguments)
     from rl_training import workflows
@@ -135,12 +142,13 @@ def parse_train(arguments: Sequence[str]) -> TrainConfig:
     program = "rl-training train"
     if not choice.files and choice.algo is None and {"-h", "--help"} & set(choice.rest):
         generic = without_field(TrainConfig, "algorithm", model=ModelConfig)
-        parse_flags(generic, ["--help"], program=program)
+        parse_flags(generic, ["--help"], program=program, description=_TRAIN)
     layers = _gather(choice)
     loaded = build_config(layers)
     typed = train_config_class(loaded.algo)
     default = typed(**vars(loaded))
-    config = untyped(parse_flags(typed, choice.rest, program=program, default=default))
+    flags = parse_flags(typed, choice.rest, program=program, default=default, description=_TRAIN)
+    config = untyped(flags)
     layers.claim(changed_keys(loaded, config), "command line")
     try:
         validate(config)

@@ -28,6 +28,7 @@ def parse_flags(
     program: str,
     default: Arguments | None = None,
     positional: bool = False,
+    description: str | None = None,
 ) -> Arguments:
     """Fill the dataclass ``cls`` from command-line words.
 
@@ -38,6 +39,7 @@ def parse_flags(
         default: where the values come from that no flag gives.
         positional: fields without a default are given without a flag, and switches have no
             ``--no-`` form.
+        description: what the help says first; None: the docstring of ``cls``.
 
     Raises:
         UserError: an unknown flag, with the nearest one; a value that does not fit.
@@ -47,7 +49,7 @@ def parse_flags(
     _refuse_unknown(cls, words)
     conf = (tyro.conf.PositionalRequiredArgs, tyro.conf.FlagCreatePairsOff) if positional else ()
     given: Any = {} if default is None else {"default": default}
-    given |= {"prog": program, "config": conf, "registry": _registry()}
+    given |= {"prog": program, "config": conf, "registry": _registry(), "description": description}
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

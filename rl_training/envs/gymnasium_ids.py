@@ -101,6 +101,11 @@ def spec_of(env_id: str) -> Any:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         message = f"unknown environment {env_id!r}.{nearest(name, gymnasium.registry)}"
+        if name.endswith("Policy"):  # where Stable-Baselines3 takes "MlpPolicy"
+            message += (
+                " The environment comes first, and there is no name of a policy: networks follow "
+                "from the spaces and from hidden_sizes, encoder and so on."
+            )
         raise UserError(f"{message} ({_one_line(error)})") from error
 
 

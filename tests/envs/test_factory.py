@@ -90,6 +90,7 @@ def test_a_package_is_imported_for_its_environments(tmp_path: Any, monkeypatch: 
         ("no_such_package:Env-v0", "there is no module 'no_such_package'"),
         ("not an id", "unknown environment 'not an id'"),
         ("Nowhere/Thing-v0", "unknown environment 'Nowhere/Thing-v0'"),
+        ("MlpPolicy", "The environment comes first, and there is no name of a policy"),
     ],
 )
 def test_an_unknown_id_is_told_with_the_nearest(env_id: str, told: str) -> None:

@@ -233,3 +233,10 @@ def test_another_target_interval_after_loading_makes_up_for_nothing(tmp_path: Pa
     loaded = type(first).load(tmp_path / "saved", env=Identity, target_update_interval=4)
     loaded.learn(16)
     assert loaded.target_updates == 4
+
+
+@every_algorithm
+def test_a_warm_up_that_takes_the_whole_budget_is_announced(name: str) -> None:
+    for warm_up, announced in ((99, False), (100, True)):
+        agent = make(name, ENVIRONMENT[name], total_timesteps=100, warm_up=warm_up)
+        assert any("nothing will be learned" in line for line in agent.describe()) == announced
