@@ -138,15 +138,22 @@ class QEnsemble(nn.Module):
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             _initialize(weight, bias, orthogonal_init, 1.0 if index == last else math.sqrt(2))
 
-    def forward(self, inputs: Tensor, *, frozen: bool = False) -> Tensor:
-        """Return ``[count, B, outputs]``; ``frozen``: gradients flow to ``inputs`` alone."""
+    def forward(
+        self, inputs: Tensor, *, frozen: bool = False, members: int | None = None
+    ) -> Tensor:
+        """Return ``[count, B, outputs]``, of the first ``members`` alone where that is given;
+        ``frozen``: gradients flow to ``inputs`` alone.
+        """
         weights, biases = list(self.weights), list(self.biases)
+        if members is not None:
+            weights = [weight[:members] for weight in weights]
+            biases = [bias[:members] for bias in biases]
         if frozen:
             weights = [weight.detach() for weight in weights]
             biases = [bias.detach() for bias in biases]
         if inputs.device.type == "cpu":
             return self._one_by_one(inputs, weights, biases)
-        hidden = inputs.expand(self.count, *inputs.shape)
+        hidden = inputs.expand(len(weights[0]), *inputs.shape)
         last = len(weights) - 1
         for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             if self.in_bfloat16 and 0 < index < last:
@@ -165,7 +172,7 @@ class QEnsemble(nn.Module):
         weights = [weight.unbind(0) for weight in every_weight]
         biases = [bias.squeeze(1).unbind(0) for bias in every_bias]
         outputs, last = [], len(weights) - 1
-        for member in range(self.count):
+        for member in range(len(weights[0])):
             hidden = inputs
             for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
                 inner = self.in_bfloat16 and 0 < index < last
@@ -222,13 +229,18 @@ class ContinuousQ(QEnsemble):
         )
 
     def forward(  # type: ignore[override]
-        self, observation: Tensor, action: Tensor, *, frozen: bool = False
+        self,
+        observation: Tensor,
+        action: Tensor,
+        *,
+        frozen: bool = False,
+        members: int | None = None,
     ) -> Tensor:
-        """Return every critic's value ``[count, B]``; ``frozen``: with gradients for the inputs
-        alone.
+        """Return every critic's value ``[count, B]``, or that of the first ``members``;
+        ``frozen``: with gradients for the inputs alone.
         """
         inputs = torch.cat([flat_float(observation, action.dtype), action], -1)
-        return super().forward(inputs, frozen=frozen).squeeze(-1)
+        return super().forward(inputs, frozen=frozen, members=members).squeeze(-1)
 
 
 class DiscreteQ(QEnsemble):

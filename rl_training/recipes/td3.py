@@ -173,7 +173,7 @@ class TD3(OffPolicyAlgorithm):
         metrics = self._gradient_step(batch)
         observation = batch["observation"]
         action = self.model.actor(observation)
-        q = self.model.critic(observation, action, frozen=True)
+        q = self.model.critic(observation, action, frozen=True, members=1)
         loss = losses.actor_loss(q)
         metrics["loss/actor"] = loss.detach()
         metrics["train/actor_gradient_norm"] = self._descend(loss, "actor")

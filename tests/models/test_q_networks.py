@@ -28,6 +28,8 @@ def test_an_ensemble_equals_its_members_one_by_one() -> None:
     expected = torch.stack([member(inputs).squeeze(-1) for member in members])
     assert found.shape == (3, 4)
     torch.testing.assert_close(found, expected)
+    assert torch.equal(critics(observation, action, members=1), found[:1])
+    assert torch.equal(critics(observation, action, frozen=True, members=2), found[:2])
 
 
 def test_members_of_an_ensemble_start_apart_and_within_the_bounds_of_a_linear_layer() -> None:
