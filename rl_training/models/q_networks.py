@@ -246,9 +246,12 @@ class ContinuousQ(QEnsemble):
 class DiscreteQ(QEnsemble):
     """Critics of every discrete action: ``[B, *observation] -> [count, B, num_actions]``."""
 
-    def forward(self, observation: Tensor, *, frozen: bool = False) -> Tensor:
-        """Return every critic's values."""
-        return super().forward(flat_float(observation, self.weights[0].dtype), frozen=frozen)
+    def forward(
+        self, observation: Tensor, *, frozen: bool = False, members: int | None = None
+    ) -> Tensor:
+        """Return every critic's values, or those of the first ``members``."""
+        inputs = flat_float(observation, self.weights[0].dtype)
+        return super().forward(inputs, frozen=frozen, members=members)
 
 
 def flat_float(observation: Tensor, dtype: torch.dtype) -> Tensor:
