@@ -38,8 +38,8 @@ class ModelConfig:
     orthogonal_init: bool = True
     """Orthogonal initial weights with the usual gains, instead of PyTorch's default."""
     encoder: str = "auto"
-    """What turns an observation into features: "auto" ("nature" for images, else "mlp"), "mlp",
-    "nature", "impala", or your own as "module:Class"."""
+    """What turns an observation into features: "auto" ("nature" for images, "impala" for those too
+    small for it, else "mlp"), "mlp", "nature", "impala", or your own as "module:Class"."""
     feature_size: int | None = None
     """Units of an image encoder's dense layer; null: 512 for nature, 256 for impala."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -124,6 +124,8 @@ class EnvConfig:
     environment, which can only be resumed approximately."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """The pipeline of Atari games."""
+    wrappers: list[str] = field(default_factory=list)
+    """Gymnasium wrappers around the environment, as "module:Class", the innermost first."""
     action_masks: Literal["off", "info", "method", "observation"] = "off"
     """Where the mask of legal Discrete actions comes from: the environment's info, its method
     action_masks(), or the key action_mask of a Dict observation (PPO and PPG)."""
@@ -143,6 +145,14 @@ class EnvConfig:
             self.vectorization != "native" or self.atari.enabled,
             "env.vectorization",
             "native is ale-py's vector environment: it needs env.atari.enabled",
+        )
+        for index, name in enumerate(self.wrappers):
+            key = f"env.wrappers[{index}]"
+            require(":" in name, key, f"must have the form 'module:Class', not {name!r}")
+        require(
+            not (self.wrappers and self.atari.enabled),
+            "env.wrappers",
+            "must be empty with env.atari, which is a pipeline of its own",
         )
         require(
             self.action_masks == "off" or not self.normalize_observation,

@@ -16,6 +16,7 @@ from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.evaluation import evaluate
 from rl_training.models.cnn import ImpalaCNN, NatureCNN
+from rl_training.recipes import ppg
 from rl_training.registry import algorithm_class
 from rl_training.runtime.state import digest
 
@@ -92,12 +93,16 @@ def test_normalised_images_are_refused() -> None:
         make("ppo", normalize_observation=True)
 
 
-def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same() -> None:
+def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Against the same agent told nothing of stacks, which keeps them in full."""
     found = []
     for frames in (4, 1):
         agent = make("ppg", policy_iterations=2)
-        agent._phase.frame_stack = frames
+        if frames == 1:
+            monkeypatch.setattr(ppg, "stacked_frames", lambda *_, **__: 1)
+            agent._phase = agent._make_phase_data()
         collector = iter(agent.collector())
         observations = []
         for _ in range(6):
@@ -108,7 +113,7 @@ def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same() -> Non
                 data = agent._phase.joined()
                 everything = torch.arange(len(observations[-1]))
                 assert torch.equal(samples_of(data, everything)["observation"], observations[-1])
-                held = agent._phase.parts[0].get("frames", observations[-1]).numel()
+                held = data.get("frames", observations[-1]).numel()
                 assert held == observations[-1].numel() * (19 / 64 if frames == 4 else 1)
         found.append((digest({"model": agent.model.state_dict()}), metrics["aux/value_loss"]))
     assert found[0] == found[1]
