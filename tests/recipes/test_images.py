@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
@@ -33,6 +36,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "gradient_steps_per_step": 0.125,
     },
 }
+SETTINGS["sac"] = {**SETTINGS["dqn"], "learning_rate": 1e-3}
+OFF_POLICY = ("dqn", "sac")
 
 
 def make(name: str, **changes: Any) -> Any:
@@ -83,9 +88,51 @@ def test_observations_are_bytes_up_to_the_encoder() -> None:
     assert agent.advantages(batch)["observation"].dtype == torch.uint8
 
 
-def test_sac_says_that_it_takes_no_images() -> None:
-    with pytest.raises(UserError, match="sac takes no images yet"):
-        algorithm_class("sac")(BREAKOUT, atari={"enabled": True}, replay_capacity=1000)
+class Painting(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("sac", "sac takes with Box actions no images yet"), ("td3", "td3 takes no images yet")],
+)
+def test_with_box_actions_sac_and_td3_say_that_they_take_no_images(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        algorithm_class(name)(Painting, replay_capacity=1000)
+
+
+def test_the_critics_of_discrete_sac_have_encoders_of_their_own() -> None:
+    model = make("sac", encoder="impala").model
+    encoders = [model.actor.encoder, *(critic.encoder for critic in model.critic.critics)]
+    assert all(isinstance(each, ImpalaCNN) for each in encoders)
+    weights = [each.dense.weight for each in encoders]
+    assert not any(torch.equal(weights[0], other) for other in weights[1:])
+    assert not torch.equal(weights[1], weights[2])
+    with pytest.raises(UserError, match=r"of encoders it is model\.precision"):
+        make("sac", **{"algorithm.precision": "bfloat16"})
+
+
+def test_discrete_sac_learns_from_images(tmp_path: Path) -> None:
+    """Critics, policy and alpha move, each by its own loss; targets follow the critics slowly."""
+    agent = make("sac")
+    before = {name: value.clone() for name, value in agent.model.state_dict().items()}
+    target = agent.target.critics[0].head.weight.clone()
+    agent.learn(160)
+    assert agent.gradient_steps == 16
+    after = agent.model.state_dict()
+    still = [name for name, value in after.items() if torch.equal(value, before[name])]
+    assert still == []
+    moved = (agent.target.critics[0].head.weight - target).abs().max()
+    assert 0 < moved < 16 * 0.005 * 1e-3 * 16
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_replay_keeps_every_frame_once(name: str) -> None:
+    agent = make(name).learn(96)
+    assert agent.replay.storage["observation"].shape[2:] == (1, 36, 36)
+    sample = agent.replay.sample(8, torch.Generator())
+    assert sample["observation"].shape == (8, 4, 36, 36)
 
 
 def test_normalised_images_are_refused() -> None:
