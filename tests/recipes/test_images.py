@@ -166,6 +166,19 @@ def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same(
     assert found[0] == found[1]
 
 
+def test_frames_on_the_disk_are_learnt_from_alike() -> None:
+    found = []
+    for storage in ("ram", "disk"):
+        latest = {"policy_iterations": 1, "auxiliary_iterations": 2}
+        agent = make("ppg", auxiliary_storage=storage, **latest)
+        collector = iter(agent.collector())
+        for _ in range(4):
+            agent.update(next(collector))
+        assert agent._phase._rings["frames"].shape == (2, 2, 19, 1, 36, 36)
+        found.append(digest({"model": agent.model.state_dict(), "extra": agent.extra_state()}))
+    assert found[0] == found[1]
+
+
 def test_a_video_shows_the_game_s_own_picture(tmp_path: Path) -> None:
     imageio = pytest.importorskip("imageio.v3")
     evaluate(make("ppo"), episodes=1, video=VideoRequest(tmp_path, 1))

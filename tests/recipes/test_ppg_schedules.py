@@ -119,6 +119,19 @@ def test_a_phase_too_large_for_the_machine_is_refused(monkeypatch: pytest.Monkey
     make_ppg(policy_iterations=8, auxiliary_epochs=0)
 
 
+def _parts_seen(step: Any) -> list[int]:
+    """Return a list that fills with the numbers of samples of which gradients are computed."""
+    seen: list[int] = []
+    compute = step._piece
+
+    def spy(batch: Any, indices: Any) -> Any:
+        seen.append(len(indices))
+        return compute(batch, indices)
+
+    step._piece = spy
+    return seen
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -135,8 +148,13 @@ def test_accumulated_gradients_of_the_policy_phase_are_those_of_whole_minibatche
     found = []
     for parts in (1, 3):
         algorithm = make(name, policy_accumulation=parts, adam_epsilon=1e-3, **changes)
+        steps = [algorithm._step, *([] if algorithm._joint else [algorithm._value_step])]
+        sizes = [_parts_seen(step) for step in steps]
         _, (metrics,) = iterate(algorithm, 1)
         found.append((parameters(algorithm), metrics))
+        largest = [max(each) for each in sizes]
+        whole_size = 2 if name == "recurrent_ppg" else changes.get("minibatch_size", 32)
+        assert largest == [-(-whole_size // parts)] * len(steps)
     (whole, expected), (split, metrics) = found
     for name, value in whole.items():
         torch.testing.assert_close(split[name], value, rtol=1e-3, atol=2e-5, msg=name)
