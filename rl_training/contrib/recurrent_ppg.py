@@ -14,6 +14,7 @@ from typing import Any, ClassVar, cast
 from rl_training.config import TrainConfig, require
 from rl_training.contrib.recurrent_ppo import MemoryConfig, RecurrentPPO
 from rl_training.data.phase_data import PhaseData, SequencePhaseData, sequence_layout
+from rl_training.envs.observations import observed_torch_dtype
 from rl_training.losses.recurrent_ppg import RecurrentPPGAuxiliaryLoss
 from rl_training.models.lstm import LSTMPPGModel
 from rl_training.recipes.ppg import PPG, PPGConfig
@@ -80,7 +81,7 @@ class RecurrentPPG(RecurrentPPO, PPG):
             self.config.num_envs * self.config.algorithm.num_steps // self._length,
             self._length,
             self.observation_space.shape,
-            self._observation_dtype,
+            observed_torch_dtype(self.observation_space, self.normalizer),
             self.model.initial_state(1).shape[1:],
             sizes,
         )

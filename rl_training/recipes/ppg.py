@@ -25,7 +25,7 @@ from rl_training.data.phase_data import (
 )
 from rl_training.data.replay_storage import Storage
 from rl_training.data.rollout_buffer import shuffled_indices
-from rl_training.envs import observed_dtype
+from rl_training.envs.observations import observed_torch_dtype
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
@@ -34,8 +34,6 @@ from rl_training.recipes.ppo import PPO, ClippedPolicyConfig
 from rl_training.registry import ACTION_SPACES
 from rl_training.runtime.checks import require_counter
 from rl_training.workflows import TrainResult, train_with_overrides
-
-CPU = torch.device("cpu")
 
 
 @dataclass(kw_only=True)
@@ -134,6 +132,12 @@ class PPGConfig(ClippedPolicyConfig):
             "auxiliary_minibatches",
             f"be at most the {most} {what} of a phase",
         )
+        require(
+            not config.compile
+            or self.auxiliary_minibatches % (self.auxiliary_iterations or 1) == 0,
+            "algorithm.auxiliary_minibatches",
+            "must be a multiple of auxiliary_iterations with compile: each size is compiled anew",
+        )
         self._validate_architecture(config)
 
     def _validate_architecture(self, config: TrainConfig) -> None:
@@ -200,15 +204,10 @@ class PPG(PPO):
             self.config.num_envs,
             self.config.algorithm.num_steps,
             self.observation_space.shape,
-            self._observation_dtype,
+            observed_torch_dtype(self.observation_space, self.normalizer),
             frame_stack=frames,
         )
         return PhaseData(layout, frame_stack=frames, **self._phase_options())
-
-    @property
-    def _observation_dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, observed_dtype(self.observation_space, self.normalizer))
-        return dtype
 
     def _phase_options(self) -> dict[str, Any]:
         config = self.config.algorithm
@@ -309,7 +308,9 @@ class PPG(PPO):
             raise UserError("there is no data for an auxiliary phase yet: update() gathers it.")
         config, phase = self.config.algorithm, self._phase
         start = time.perf_counter()
-        home, copied = (self.device, None) if phase.storage == "ram" else (CPU, self.device)
+        # Samples whose number grows at first are not for a compiled step to see as a whole.
+        whole = phase.storage == "ram" and config.auxiliary_iterations is None
+        home, copied = (self.device, None) if whole else (torch.device("cpu"), self.device)
         data = {key: value.to(home) for key, value in phase.joined().items()}
         # Where the samples are sequences themselves, each is one.
         unit = config.num_steps if config.whole_sequences else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,16 @@ def test_each_iteration_has_the_first_divergence_zero(name: str) -> None:
     algorithm = make(name, **EVERY)
     _, metrics = iterate(algorithm, 5)
     assert all(each["aux/kl_first"] == 0.0 < each["aux/kl_last"] for each in metrics)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="compiling needs a C++ compiler")
+def test_compiled_it_is_compiled_for_one_size_of_minibatches() -> None:
+    """Twelve numbers of iterations, and torch.compile gives up after eight compilations."""
+    changes = {"policy_iterations": 1, "auxiliary_iterations": 12, "auxiliary_minibatches": 24}
+    algorithm = make_ppg(compile=True, **changes)
+    _, metrics = iterate(algorithm, 13)
+    assert all(abs(each["aux/kl_first"].item()) < 1e-6 for each in metrics)
 
 
 def test_a_phase_ends_after_as_many_gradient_steps_as_it_may_take() -> None:
@@ -166,6 +177,11 @@ def test_accumulated_gradients_of_the_policy_phase_are_those_of_whole_minibatche
     ("name", "changes", "message"),
     [
         ("ppg", {"auxiliary_iterations": 0}, "auxiliary_iterations must be at least 1, or null"),
+        (
+            "ppg",
+            {"compile": True, "auxiliary_iterations": 3},
+            "auxiliary_minibatches must be a multiple of auxiliary_iterations with compile",
+        ),
         ("ppg", {"auxiliary_steps": 0}, "auxiliary_steps must be at least 1, or null"),
         ("ppg", {"policy_accumulation": 0}, "policy_accumulation must be at least 1"),
         (
