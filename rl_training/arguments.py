@@ -18,12 +18,12 @@ PYTHON_ENVIRONMENT = "python:"
 def named_modules(config: TrainConfig, *, env: Any = None) -> list[str]:
     """Return the modules outside this package that ``config`` asks to import, sorted.
 
-    They stand before the colon in ``env_id`` (unless ``env`` takes its place), ``model.encoder``
-    and ``model.network``.
+    They stand before the colon in ``env_id`` and ``env.wrappers`` (unless ``env`` takes their
+    place), ``model.encoder`` and ``model.network``.
     """
     named = [config.model.encoder, config.model.network or ""]
     if env is None:
-        named.append(config.env_id)
+        named += [config.env_id, *config.env.wrappers]
     modules = {text.rpartition(":")[0] for text in named if not text.startswith(PYTHON_ENVIRONMENT)}
     own = __name__.partition(".")[0]
     return sorted(each for each in modules if each and each.partition(".")[0] != own)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torchrl.collectors import Collector
 
 from rl_training import evaluation
+from rl_training.config.groups import ATARI_TAG
 from rl_training.data.lean_collector import LeanCollector
 from rl_training.errors import NonFiniteError
 from rl_training.finite import UpdateCheck, check_batch
@@ -358,6 +359,9 @@ class TrainingLoop:
         if not self._progress:
             return
         lines = self.algorithm.describe()
+        if self.algorithm.config.env.atari.enabled:
+            tagged = " by the tag 'atari'" if ATARI_TAG in self.algorithm.config.tags else ""
+            lines.append(f"env.atari is on{tagged}: the standard pipeline of Atari games")
         if self.algorithm.config.compile:
             lines.append("compiling in the first iteration: up to a minute")
         frames = self.algorithm.frames_per_batch

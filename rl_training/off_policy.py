@@ -129,13 +129,20 @@ class OffPolicyAlgorithm(Algorithm):
         shape = tuple(self.observation_space.shape)
         if self.networks is not None or self.config.model.network is not None:
             raise UserError(f"{self.name} takes no networks of your own yet.")
-        if not encoder and self.config.model.encoder not in ("auto", "mlp"):
-            raise UserError(f"{self.name} takes no encoder of your own yet: its critics are MLPs.")
-        if not encoder and self.config.model.encoder == "auto" and is_image(shape):
+        if encoder:
+            return
+        if self.config.model.encoder not in ("auto", "mlp"):
+            raise UserError(f"{self._critics} no encoder of your own yet: its critics are MLPs.")
+        if self.config.model.encoder == "auto" and is_image(shape):
             raise UserError(
-                f"{self.name} takes no images yet, such as observations of shape {shape}: its "
+                f"{self._critics} no images yet, such as observations of shape {shape}: its "
                 "critics are MLPs; model.encoder 'mlp' flattens them."
             )
+
+    @property
+    def _critics(self) -> str:
+        discrete = "Discrete" in self.action_spaces
+        return f"{self.name} takes with Box actions" if discrete else f"{self.name} takes"
 
     def _make_adam(self, parameters: FlatParameters, *groups: str) -> FlatAdam:
         config = self.config.algorithm

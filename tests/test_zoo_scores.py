@@ -27,6 +27,9 @@ GOALS = [
     ("recurrent_ppo_cartpole_novel", range(1, 6), 475.0, "every seed"),
     ("recurrent_ppo_repeat_previous", range(1, 6), 0.9, "every seed"),
     ("recurrent_ppo_tmaze", range(1, 6), 0.95, "every seed"),
+    # The shortest ways there, found by search, are worth 0.969 on average.
+    ("ppo_minigrid_empty", range(1, 4), 0.95, "every seed"),
+    ("ppg_minigrid_empty", range(1, 4), 0.95, "every seed"),
 ]
 
 

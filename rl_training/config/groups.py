@@ -6,7 +6,7 @@ under a field is its help on the command line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rl_training.config.coercion import ConfigKeyError, require
@@ -14,6 +14,8 @@ from rl_training.errors import nearest
 from rl_training.registry import algorithm_class
 
 _ENCODERS = ("auto", "mlp", "nature", "impala")
+ATARI_TAG = "atari"
+"""The tag that stands for ``env.atari.enabled``."""
 # Bounds far above what is of use, so that a slip of the keyboard is refused in one line instead of
 # by running out of memory.
 _WIDEST_LAYER = 65_536
@@ -38,8 +40,8 @@ class ModelConfig:
     orthogonal_init: bool = True
     """Orthogonal initial weights with the usual gains, instead of PyTorch's default."""
     encoder: str = "auto"
-    """What turns an observation into features: "auto" ("nature" for images, else "mlp"), "mlp",
-    "nature", "impala", or your own as "module:Class"."""
+    """What turns an observation into features: "auto" ("nature" for images, "impala" for those too
+    small for it, else "mlp"), "mlp", "nature", "impala", or your own as "module:Class"."""
     feature_size: int | None = None
     """Units of an image encoder's dense layer; null: 512 for nature, 256 for impala."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -124,6 +126,8 @@ class EnvConfig:
     environment, which can only be resumed approximately."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """The pipeline of Atari games."""
+    wrappers: list[str] = field(default_factory=list)
+    """Gymnasium wrappers around the environment, as "module:Class", the innermost first."""
     action_masks: Literal["off", "info", "method", "observation"] = "off"
     """Where the mask of legal Discrete actions comes from: the environment's info, its method
     action_masks(), or the key action_mask of a Dict observation (PPO and PPG)."""
@@ -143,6 +147,14 @@ class EnvConfig:
             self.vectorization != "native" or self.atari.enabled,
             "env.vectorization",
             "native is ale-py's vector environment: it needs env.atari.enabled",
+        )
+        for index, name in enumerate(self.wrappers):
+            key = f"env.wrappers[{index}]"
+            require(":" in name, key, f"must have the form 'module:Class', not {name!r}")
+        require(
+            not (self.wrappers and self.atari.enabled),
+            "env.wrappers",
+            "must be empty with env.atari, which is a pipeline of its own",
         )
         require(
             self.action_masks == "off" or not self.normalize_observation,
@@ -254,7 +266,7 @@ class TrainConfig:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment's constructor, as YAML: "{max_episode_steps: 100}"."""
     tags: list[str] = field(default_factory=list)
-    """Words kept with the run, to find it again."""
+    """Words kept with the run, to find it again; "atari" switches env.atari on."""
     device: str = "auto"
     """Where the networks are: "auto", "cpu", "cuda", "cuda:1". Auto: the CPU."""
     compile: bool = False
@@ -277,11 +289,14 @@ class TrainConfig:
     """Logs."""
 
     def __post_init__(self) -> None:
-        """Fill in the algorithm's defaults."""
+        """Fill in the algorithm's defaults, and do what a tag says."""
         if self.algorithm is None:
             self.algorithm = algorithm_class(self.algo).Config()
         if self.model is None:
             self.model = model_defaults(type(self.algorithm))
+        if ATARI_TAG in self.tags and not self.env.atari.enabled:
+            # Copies: other configs may hold the same groups.
+            self.env = replace(self.env, atari=replace(self.env.atari, enabled=True))
 
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value outside the groups."""

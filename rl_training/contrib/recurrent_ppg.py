@@ -13,7 +13,8 @@ from typing import Any, ClassVar, cast
 
 from rl_training.config import TrainConfig, require
 from rl_training.contrib.recurrent_ppo import MemoryConfig, RecurrentPPO
-from rl_training.data.phase_data import PhaseData, SequencePhaseData
+from rl_training.data.phase_data import PhaseData, SequencePhaseData, sequence_layout
+from rl_training.envs.observations import observed_torch_dtype
 from rl_training.losses.recurrent_ppg import RecurrentPPGAuxiliaryLoss
 from rl_training.models.lstm import LSTMPPGModel
 from rl_training.recipes.ppg import PPG, PPGConfig
@@ -46,8 +47,14 @@ class RecurrentPPGConfig(MemoryConfig, PPGConfig):
             "must be 'shared' with architecture 'shared' or 'detach', and only then, "
             f"not {self.critic_memory!r} with {self.architecture!r}",
         )
+        require(
+            self.policy_accumulation == 1
+            or self.num_steps * config.num_envs % self.minibatch_size == 0,
+            "algorithm.policy_accumulation",
+            "must be 1 where minibatch_size does not divide the rollout: the last one is filled up",
+        )
         length = self.sequence_length or self.num_steps
-        count = self.policy_iterations * self.num_steps * config.num_envs // length
+        count = self.phase_iterations * self.num_steps * config.num_envs // length
         self._require(
             self.auxiliary_minibatches <= count,
             "auxiliary_minibatches",
@@ -69,7 +76,18 @@ class RecurrentPPG(RecurrentPPO, PPG):
         return cast("LSTMPPGModel", self._make_recurrent(LSTMPPGModel, architecture))
 
     def _make_phase_data(self) -> PhaseData:
-        return SequencePhaseData(self._length, tuple(self.model.carried_sizes))
+        sizes = self.model.carried_sizes
+        layout = sequence_layout(
+            self.config.num_envs * self.config.algorithm.num_steps // self._length,
+            self._length,
+            self.observation_space.shape,
+            observed_torch_dtype(self.observation_space, self.normalizer),
+            self.model.initial_state(1).shape[1:],
+            sizes,
+        )
+        return SequencePhaseData(
+            layout, length=self._length, keys=tuple(sizes), **self._phase_options()
+        )
 
 
 def train_recurrent_ppg(config: Any, **overrides: Any) -> TrainResult:

@@ -1,4 +1,4 @@
-"""Where a replay buffer's tensors lie: in memory, or in a file that is mapped into it."""
+"""Where large tensors of remembered steps lie: in memory, or in a file that is mapped into it."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ def require_room(
     directory: str | os.PathLike[str] | None,
     size_of: Callable[[int], int],
     capacity: int,
+    *,
+    what: str = "a replay buffer",
+    unit: str = "transitions",
 ) -> None:
     """Refuse a buffer that the machine has no room for.
 
@@ -56,6 +59,8 @@ def require_room(
         directory: for the disk.
         size_of: bytes of a buffer of so many transitions; grows with them.
         capacity: transitions wanted.
+        what: the message calls it.
+        unit: what capacity counts.
 
     Raises:
         UserError: it does not fit; the message has the capacity that would.
@@ -70,7 +75,7 @@ def require_room(
         return
     fits = _largest(size_of, room, capacity)
     raise UserError(
-        f"a replay buffer of {capacity:,} transitions takes {size_text(needed)}, and "
+        f"{what} of {capacity:,} {unit} takes {size_text(needed)}, and "
         f"{size_text(room)} of {place} are free: {fits:,} would fit."
     )
 
@@ -111,7 +116,7 @@ def mapped_zeros(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> T
                 path.unlink()
     except OSError as error:
         raise UserError(
-            f"{size_text(size)} for a replay buffer cannot be had in {directory} "
+            f"{size_text(size)} for what is remembered cannot be had in {directory} "
             f"({error.strerror or error})."
         ) from error
     return flat.view(tuple(shape))

@@ -40,7 +40,10 @@ def make_atari(
     """
     spec = spec_of(env_id)
     if "ale_py" not in str(spec.entry_point):
-        raise UserError(f"env.atari is for Atari games, and {env_id} is none.")
+        raise UserError(
+            f"env.atari is for Atari games, and {env_id} is none: leave out env.atari.enabled, or "
+            "the tag 'atari', which switches it on."
+        )
     if "frameskip" in env_kwargs:
         raise UserError("env_kwargs: with env.atari, frameskip is env.atari.frame_skip.")
     name = "repeat_action_probability"

@@ -25,6 +25,7 @@ from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
 from rl_training.envs.workers import close_vector, start_workers
 from rl_training.errors import UserError
+from rl_training.registry import import_object
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
@@ -42,7 +43,7 @@ def make_env(
     training: bool = True,
 ) -> Environment:
     """Build environment number ``env_index`` of a run: ``config.env_id`` with
-    ``config.env_kwargs``.
+    ``config.env_kwargs``, in ``config.env.wrappers``.
 
     ``"my_package:MyEnv-v0"`` imports ``my_package`` first, which registers the id. A reset without
     a seed takes the next episode seed of ``(config.seed, env_index)``, and every reset seeds the
@@ -70,7 +71,26 @@ def _make_named(
     settings, kwargs = config.env.atari, config.env_kwargs
     if settings.enabled:
         return make_atari(env_id, kwargs, settings, training=training, render_mode=render_mode)
-    return make_by_id(env_id, kwargs, render_mode=render_mode)
+    env = make_by_id(env_id, kwargs, render_mode=render_mode)
+    for name in config.env.wrappers:
+        env = _wrapped(env, name)
+    return env
+
+
+def _wrapped(env: Environment, name: str) -> Environment:
+    """Put the wrapper ``"module:Class"`` around an environment."""
+    try:
+        wrapper = import_object(name)
+    except UserError as error:
+        raise UserError(f"env.wrappers: {error}") from error
+    # Before anything is called: what a text names may be any function of any module.
+    if not (isinstance(wrapper, type) and issubclass(wrapper, gymnasium.Wrapper)):
+        raise UserError(f"env.wrappers: {name} must be a subclass of gymnasium.Wrapper.")
+    try:
+        return wrapper(env)
+    except (TypeError, AttributeError, AssertionError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"env.wrappers: {name} does not go around {env}: {reason}") from error
 
 
 def _finish(

@@ -19,6 +19,7 @@ _WRONG_ARGUMENTS = re.compile(
 # Of gymnasium.make itself, of Python's calls, and what the library decides.
 _RESERVED = ("id", "self", "disable_env_checker", "vectorization_mode")
 _EXTRA_OF_PACKAGE = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+_EXTRA_OF_MODULE = {"minigrid": "minigrid"}
 
 
 def make_by_id(
@@ -117,8 +118,10 @@ def _import_module(module: str, env_id: str) -> None:
         # business.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
+        extra = _EXTRA_OF_MODULE.get(error.name)
+        remedy = "" if extra is None else f' pip install "rl_training[{extra}]".'
         raise UserError(
-            f"environment {env_id!r}: there is no module {error.name!r} to import."
+            f"environment {env_id!r}: there is no module {error.name!r} to import.{remedy}"
         ) from error
 
 

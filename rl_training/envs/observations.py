@@ -44,3 +44,9 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
 def observed_dtype(space: Any, normalizer: Normalizer) -> str:
     """Return the name of the dtype in which observations of ``space`` arrive at a policy."""
     return observation_dtype(space, normalized=normalizer.observation is not None).name
+
+
+def observed_torch_dtype(space: Any, normalizer: Normalizer) -> torch.dtype:
+    """Return the same as PyTorch's."""
+    dtype: torch.dtype = getattr(torch, observed_dtype(space, normalizer))
+    return dtype

@@ -80,6 +80,8 @@ def annotate(
 
 def why_not(result: PresetResult) -> str | None:
     """Return why a preset's scores are not to be written; None when they are."""
+    if result.entry.preset is not None or result.entry.env_id is not None:
+        return "it has no preset of its own"
     if not result.done:
         return "not measured"
     if not result.complete:

@@ -75,6 +75,10 @@ class Entry:
     """None: the manifest's."""
     total_timesteps: int | None = None
     """Budget in environment steps; None: the preset's."""
+    preset: str | None = None
+    """The preset; None: the one that the key names."""
+    env_id: str | None = None
+    """Its environment; None: the preset's."""
     overlays: list[str] = field(default_factory=list)
     """Configs laid over the preset and over the manifest's overlays."""
     peers: list[PeerScore] = field(default_factory=list)
@@ -104,7 +108,7 @@ class Manifest:
     references: dict[str, Reference] = field(default_factory=dict)
     """By environment: the scale on which scores of several environments are put together."""
     presets: dict[str, Entry]
-    """What to run."""
+    """What to run: a preset of the zoo each, or under another name what the entry says."""
 
     def seeds_of(self, preset: str) -> list[int]:
         """Return the seeds of one preset."""
@@ -118,10 +122,9 @@ class Manifest:
             UserError: the preset or an overlay does not exist, or they do not fit.
         """
         entry = self.presets[preset]
-        files = [preset, *self.overlays, *entry.overlays]
-        changes: dict[str, Any] = {}
-        if entry.total_timesteps is not None:
-            changes["total_timesteps"] = entry.total_timesteps
+        files = [entry.preset or preset, *self.overlays, *entry.overlays]
+        own = {"total_timesteps": entry.total_timesteps, "env_id": entry.env_id}
+        changes: dict[str, Any] = {key: value for key, value in own.items() if value is not None}
         config = load_config(files, changes)
         if self.evaluations:
             interval = -(-config.total_timesteps // self.evaluations)

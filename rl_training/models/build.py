@@ -11,7 +11,7 @@ from torch import nn
 
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic, Architecture
-from rl_training.models.cnn import ENCODERS, is_image
+from rl_training.models.cnn import ENCODERS, fits_nature, is_image
 from rl_training.models.custom import TensorDictActorCritic
 from rl_training.models.heads import (
     ActionHead,
@@ -149,9 +149,10 @@ def encoder_factory(
     """Return a function that makes a new encoder at each call.
 
     Args:
-        encoder: ``auto`` (``nature`` for images, else ``mlp``), ``mlp``, ``nature`` or ``impala``;
-            or a class (``"module:Class"`` or the class itself) called with
-            ``observation_shape, hidden_sizes, activation`` by keyword, that has an ``output_size``.
+        encoder: ``auto`` (``nature`` for images, ``impala`` for those too small for it, else
+            ``mlp``), ``mlp``, ``nature`` or ``impala``; or a class (``"module:Class"`` or the class
+            itself) called with ``observation_shape, hidden_sizes, activation`` by keyword, that has
+            an ``output_size``.
         observation_shape: of one observation.
         hidden_sizes: units of each hidden layer of an MLP.
         activation: a name of `rl_training.models.mlp.ACTIVATIONS`, of an MLP.
@@ -202,7 +203,7 @@ def encoder_factory(
 
 def _encoder_of_images(shape: Sequence[int]) -> str:
     if is_image(shape):
-        return "nature"
+        return "nature" if fits_nature(shape) else "impala"
     raise UserError(
         f"observations of shape {tuple(shape)} have more dimensions than an image, and no "
         "encoder for them is built in: give model.encoder 'module:Class', or 'mlp' to flatten them."

@@ -20,6 +20,8 @@ _FEW_IMAGES = 4
 _NATURE_SIZE, _IMPALA_SIZE = 512, 256
 _NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride."""
+_NATURE_PIXELS = 36
+"""What its layers leave one pixel of."""
 _IMPALA_CHANNELS = (16, 32, 32)
 
 
@@ -34,6 +36,12 @@ def is_channels_first(shape: Sequence[int]) -> bool:
     So ``(64, 64, 3)`` has them last, ``(4, 84, 84)`` and ``(3, 64, 64)`` first.
     """
     return not (shape[-1] in _COLOURS and shape[0] > shape[-1])
+
+
+def fits_nature(shape: Sequence[int]) -> bool:
+    """Return whether an image is large enough for `NatureCNN`."""
+    height_and_width = shape[1:] if is_channels_first(shape) else shape[:2]
+    return min(height_and_width) >= _NATURE_PIXELS
 
 
 class ImageEncoder(nn.Module):
@@ -122,7 +130,8 @@ class NatureCNN(ImageEncoder):
         if min(size) < 1:
             raise UserError(
                 f"model.encoder: images of {self.image_shape[1]} x {self.image_shape[2]} pixels "
-                "are too small for the nature encoder, which needs 36 x 36; use 'impala' or 'mlp'."
+                f"are too small for the nature encoder, which needs {_NATURE_PIXELS} x "
+                f"{_NATURE_PIXELS}; use 'impala' or 'mlp'."
             )
         self.convolutions = nn.ModuleList(layers)
         self.output_size = _NATURE_SIZE if output_size is None else output_size

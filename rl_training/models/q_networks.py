@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -252,6 +252,37 @@ class DiscreteQ(QEnsemble):
         """Return every critic's values, or those of the first ``members``."""
         inputs = flat_float(observation, self.weights[0].dtype)
         return super().forward(inputs, frozen=frozen, members=members)
+
+
+class EncodedDiscreteQ(nn.Module):
+    """The same with an encoder for each critic, of images for instance.
+
+    Args:
+        make_encoder: makes a new one, from observations to ``[*batch, output_size]``.
+        num_actions: discrete actions.
+        count: critics.
+        orthogonal_init: as `QNetwork`.
+    """
+
+    def __init__(
+        self,
+        *,
+        make_encoder: Callable[[], nn.Module],
+        num_actions: int,
+        count: int = 2,
+        orthogonal_init: bool = False,
+    ) -> None:
+        super().__init__()
+        self.critics = nn.ModuleList(
+            QNetwork(
+                encoder=make_encoder(), num_actions=num_actions, orthogonal_init=orthogonal_init
+            )
+            for _ in range(count)
+        )
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return every critic's values ``[count, B, num_actions]``."""
+        return torch.stack([critic(observation) for critic in self.critics])
 
 
 def flat_float(observation: Tensor, dtype: torch.dtype) -> Tensor:

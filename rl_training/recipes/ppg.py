@@ -16,14 +16,23 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig, require
 from rl_training.data.frame_stacks import stacked_frames
-from rl_training.data.phase_data import PhaseData, minibatch_of, parts_of, samples_of
+from rl_training.data.phase_data import (
+    PhaseData,
+    minibatch_of,
+    phase_layout,
+    samples_of,
+    steps_of,
+)
+from rl_training.data.replay_storage import Storage
 from rl_training.data.rollout_buffer import shuffled_indices
+from rl_training.envs.observations import observed_torch_dtype
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
 from rl_training.models.actor_critic import Architecture, MLPPPGModel
-from rl_training.optim import FlatAdam
+from rl_training.optim import FlatAdam, GradientStep, LossFunction
 from rl_training.recipes.ppo import PPO, ClippedPolicyConfig
 from rl_training.registry import ACTION_SPACES
+from rl_training.runtime.checks import require_counter
 from rl_training.workflows import TrainResult, train_with_overrides
 
 
@@ -48,7 +57,7 @@ class PPGConfig(ClippedPolicyConfig):
     trained by both.
     """
     policy_iterations: int = 32
-    """Iterations of a policy phase (N_pi)."""
+    """Iterations of a policy phase (N_pi): so many lie between two auxiliary phases."""
     policy_epochs: int = 1
     """Passes of the policy loss over each batch (E_pi)."""
     value_epochs: int = 1
@@ -59,12 +68,26 @@ class PPGConfig(ClippedPolicyConfig):
     """Passes over the phase's data in the auxiliary phase (E_aux); 0 leaves the phase out."""
     auxiliary_minibatches: int = 512
     """Minibatches of each of those passes (the paper: 16 N_pi)."""
+    auxiliary_iterations: int | None = None
+    """The auxiliary phase is over the data of the latest so many iterations, older ones included;
+    None: over those since the phase before.
+    """
+    auxiliary_steps: int | None = None
+    """Gradient steps after which an auxiliary phase ends early; None: never."""
     whole_sequences: bool = False
     """Minibatches of whole rows of a rollout, in both phases, as the paper's code has them; else of
     single steps.
     """
+    policy_accumulation: int = 1
+    """Parts in which the gradient of a minibatch of the policy phase is computed, to take less
+    memory.
+    """
     auxiliary_accumulation: int = 1
-    """Parts in which the gradient of an auxiliary minibatch is computed, to take less memory."""
+    """The same for the auxiliary phase."""
+    auxiliary_storage: Storage = "ram"
+    """Where the auxiliary phase's data is: in memory, or in files mapped into it."""
+    auxiliary_directory: str | None = None
+    """Directory of those files; None: a temporary one."""
     auxiliary_learning_rate: float = 5e-4
     """Adam's step size in the auxiliary phase, whose optimiser is its own."""
     clone_coefficient: float = 1.0
@@ -72,16 +95,30 @@ class PPGConfig(ClippedPolicyConfig):
     true_value_coefficient: float = 1.0
     """Weight of the true value function's error in the auxiliary phase."""
 
+    @property
+    def phase_iterations(self) -> int:
+        """Iterations whose data an auxiliary phase is over."""
+        return self.auxiliary_iterations or self.policy_iterations
+
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
         at_least_one = ("policy_iterations", "policy_epochs", "value_epochs")
-        for key in (*at_least_one, "auxiliary_minibatches", "auxiliary_accumulation"):
+        parts = ("policy_accumulation", "auxiliary_accumulation")
+        for key in (*at_least_one, "auxiliary_minibatches", *parts):
             self._require(getattr(self, key) >= 1, key, "be at least 1")
+        for key in ("auxiliary_iterations", "auxiliary_steps"):
+            value = getattr(self, key)
+            self._require(value is None or value >= 1, key, "be at least 1, or null")
+        require(
+            self.policy_accumulation == 1 or self.normalize_advantage != "minibatch",
+            "algorithm.policy_accumulation",
+            "must be 1 with normalize_advantage 'minibatch': parts have other means",
+        )
         for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
             self._require(getattr(self, key) >= 0, key, "not be negative")
         self._require(self.auxiliary_learning_rate > 0, "auxiliary_learning_rate", "be positive")
-        rows = self.policy_iterations * config.num_envs
+        rows = self.phase_iterations * config.num_envs
         most, what = rows * self.num_steps, "samples"
         if self.whole_sequences:
             most, what = rows, "sequences"
@@ -95,6 +132,15 @@ class PPGConfig(ClippedPolicyConfig):
             "auxiliary_minibatches",
             f"be at most the {most} {what} of a phase",
         )
+        require(
+            not config.compile
+            or self.auxiliary_minibatches % (self.auxiliary_iterations or 1) == 0,
+            "algorithm.auxiliary_minibatches",
+            "must be a multiple of auxiliary_iterations with compile: each size is compiled anew",
+        )
+        self._validate_architecture(config)
+
+    def _validate_architecture(self, config: TrainConfig) -> None:
         require(
             self.architecture != "shared" or self.policy_epochs == self.value_epochs,
             "algorithm.value_epochs",
@@ -112,7 +158,9 @@ class PPG(PPO):
 
     The auxiliary phase distils the value function into the policy's encoder, over all the data of
     the policy phase, while a divergence from the old policy keeps the behaviour. With
-    ``auxiliary_epochs = 0`` and ``policy_epochs = value_epochs`` it is PPO, bit for bit.
+    ``auxiliary_epochs = 0`` and ``policy_epochs = value_epochs`` it is PPO, bit for bit. With
+    ``policy_iterations = 1`` and ``auxiliary_iterations = 32`` there is a phase after every
+    iteration, over those of the last 32 (Wang et al. 2023, PPG Reloaded).
     """
 
     name: ClassVar[str] = "ppg"
@@ -120,6 +168,11 @@ class PPG(PPO):
     action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["ppg"]
     auxiliary_loss_class: ClassVar[type[Any]] = PPGAuxiliaryLoss
     model: MLPPPGModel
+
+    def __init__(self, env: Any = None, **options: Any) -> None:
+        super().__init__(env, **options)
+        if self.config.algorithm.auxiliary_epochs > 0:
+            self._phase.allocate()  # no room for it: refused before anything is written
 
     def make(self) -> None:
         """Add the auxiliary loss, its optimiser and its gradient step to PPO's."""
@@ -138,9 +191,28 @@ class PPG(PPO):
             pieces=config.auxiliary_accumulation,
         )
         self._phase = self._make_phase_data()
+        self._since_phase = 0
+        """Iterations since the last auxiliary phase."""
+
+    def _make_step(self, loss: LossFunction, optimizer: FlatAdam, **options: Any) -> GradientStep:
+        options = {"pieces": self.config.algorithm.policy_accumulation, **options}
+        return super()._make_step(loss, optimizer, **options)
 
     def _make_phase_data(self) -> PhaseData:
-        return PhaseData(stacked_frames(self.config, named=self._source is None))
+        frames = stacked_frames(self.config, named=self._source is None)
+        layout = phase_layout(
+            self.config.num_envs,
+            self.config.algorithm.num_steps,
+            self.observation_space.shape,
+            observed_torch_dtype(self.observation_space, self.normalizer),
+            frame_stack=frames,
+        )
+        return PhaseData(layout, frame_stack=frames, **self._phase_options())
+
+    def _phase_options(self) -> dict[str, Any]:
+        config = self.config.algorithm
+        place = {"storage": config.auxiliary_storage, "directory": config.auxiliary_directory}
+        return {"capacity": config.phase_iterations, **place}
 
     def _build_model(self) -> MLPPPGModel:
         return cast(
@@ -181,13 +253,10 @@ class PPG(PPO):
 
     def describe(self) -> list[str]:
         """Return the size of the auxiliary phase's data."""
-        samples = self.config.algorithm.policy_iterations * self.frames_per_batch
-        specs = self.environment.observation_spec["observation"]
-        values = specs.shape[1:].numel() // self._phase.frame_stack
-        per_sample = specs.dtype.itemsize * values + torch.float32.itemsize
+        config, steps = self.config.algorithm, self.frames_per_batch
         return [
-            f"auxiliary phase: {samples:,} samples every {samples:,} steps, "
-            f"{samples * per_sample / 1e6:.2f} MB"
+            f"auxiliary phase: {config.phase_iterations * steps:,} samples every "
+            f"{config.policy_iterations * steps:,} steps, {self._phase.describe()}"
         ]
 
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
@@ -197,7 +266,8 @@ class PPG(PPO):
         metrics["time/policy_phase"] = torch.tensor(time.perf_counter() - start)
         if config.auxiliary_epochs > 0:
             self._phase.add(batch)
-            if len(self._phase) == config.policy_iterations:
+            self._since_phase += 1
+            if self._since_phase >= config.policy_iterations:
                 metrics.update(self.auxiliary_update())
         return metrics
 
@@ -213,7 +283,7 @@ class PPG(PPO):
         size = config.minibatch_size // config.num_steps
         for _ in range(epochs):
             for rows in shuffled_indices(count, size, generator=self.generators["minibatch"]):
-                yield samples, _steps_of(rows, config.num_steps)
+                yield samples, steps_of(rows, config.num_steps)
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         config = self.config.algorithm
@@ -228,31 +298,45 @@ class PPG(PPO):
         return metrics
 
     def auxiliary_update(self) -> dict[str, Tensor]:
-        """Run the auxiliary phase on the data gathered since the last one, forget it, and return
-        ``aux/*`` metrics.
+        """Run the auxiliary phase on the data gathered, forget what the next one is not to see, and
+        return ``aux/*`` metrics.
 
         Raises:
             UserError: no data has been gathered.
         """
         if not self._phase:
             raise UserError("there is no data for an auxiliary phase yet: update() gathers it.")
-        config = self.config.algorithm
+        config, phase = self.config.algorithm, self._phase
         start = time.perf_counter()
-        data = {key: value.to(self.device) for key, value in self._phase.joined().items()}
+        # Samples whose number grows at first are not for a compiled step to see as a whole.
+        whole = phase.storage == "ram" and config.auxiliary_iterations is None
+        home, copied = (self.device, None) if whole else (torch.device("cpu"), self.device)
+        data = {key: value.to(home) for key, value in phase.joined().items()}
         # Where the samples are sequences themselves, each is one.
         unit = config.num_steps if config.whole_sequences else 1
-        count = data["value_target"].shape[0] // unit
-        pieces = min(config.auxiliary_minibatches, count)
+        places, most = phase.order(unit), config.auxiliary_steps
         taken: list[Tensor] = []
         for epoch in range(config.auxiliary_epochs):
-            permutation = torch.randperm(count, generator=self.generators["minibatch"])
-            cuts = permutation.to(self.device).tensor_split(pieces)
-            minibatches = [_steps_of(rows, unit) for rows in cuts]
+            permutation = torch.randperm(len(places), generator=self.generators["minibatch"])
+            cuts = places[permutation].to(home).tensor_split(self._pieces(len(places)))
+            minibatches = [steps_of(rows, unit) for rows in cuts[: most and most - len(taken)]]
             if epoch == 0:
                 data.update(self._old_policy(data, self._parts(minibatches)))
-            taken += [self._auxiliary_step(*minibatch_of(data, each)) for each in minibatches]
-        self._phase.parts = []
+            taken += [
+                self._auxiliary_step(*minibatch_of(data, each, copied)) for each in minibatches
+            ]
+        self._since_phase = 0
+        phase.forget_all_but(max(config.phase_iterations - config.policy_iterations, 0))
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
+
+    def _pieces(self, count: int) -> int:
+        """Return how many minibatches a pass over ``count`` samples or sequences has."""
+        config = self.config.algorithm
+        pieces = config.auxiliary_minibatches
+        if config.auxiliary_iterations is not None:
+            # While the latest iterations are fewer than that, as large ones as afterwards.
+            pieces = max(pieces * len(self._phase) // config.auxiliary_iterations, 1)
+        return int(min(pieces, count))
 
     def _parts(self, minibatches: Sequence[Tensor]) -> list[Tensor]:
         """Return the minibatches as the gradient steps compute them."""
@@ -269,12 +353,16 @@ class PPG(PPO):
         batch may differ in the last bit, and the first divergence would not be exactly zero.
         """
         names = self.auxiliary_loss.old_parameter_keys
-        parts = [self.auxiliary_loss.distribution(samples_of(data, each)) for each in minibatches]
-        order = torch.cat(list(minibatches))
+        order, count = torch.cat(list(minibatches)), len(data["value_target"])
+        parts = []
+        for each in minibatches:
+            samples = {k: v.to(self.device) for k, v in samples_of(data, each).items()}
+            parts.append(self.auxiliary_loss.distribution(samples))
         old = {}
         for name, pieces in zip(names, zip(*parts, strict=True), strict=True):
-            joined = torch.cat(pieces)
-            old[name] = torch.empty_like(joined).index_copy_(0, order, joined)
+            joined = torch.cat(pieces).to(order.device)
+            # Of samples that are in no minibatch, it is not needed.
+            old[name] = joined.new_zeros(count, *joined.shape[1:]).index_copy_(0, order, joined)
         return old
 
     def _auxiliary_metrics(self, taken: Tensor, seconds: float) -> dict[str, Tensor]:
@@ -289,19 +377,14 @@ class PPG(PPO):
 
     def extra_state(self) -> dict[str, Any]:
         """Return the data gathered for the next auxiliary phase, beside PPO's."""
-        return {**super().extra_state(), "phase": parts_of(self._phase.parts)}
+        phase = {**self._phase.state_dict(), "iterations": self._since_phase}
+        return {**super().extra_state(), "phase": phase}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore ``extra_state()``."""
         super().load_extra_state(state)
-        self._phase.parts = parts_of(state["phase"])
-
-
-def _steps_of(rows: Tensor, length: int) -> Tensor:
-    """Return the indices of all steps of some rows of ``length`` steps."""
-    if length == 1:
-        return rows
-    return (rows.unsqueeze(1) * length + torch.arange(length, device=rows.device)).flatten()
+        self._phase.load_state_dict(state["phase"])
+        self._since_phase = require_counter("iterations", state["phase"]["iterations"])
 
 
 def train_ppg(config: Any, **overrides: Any) -> TrainResult:

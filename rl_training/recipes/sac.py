@@ -23,7 +23,8 @@ from rl_training.models.actors import (
     SquashedGaussianActor,
     StateDependentNoiseActor,
 )
-from rl_training.models.q_networks import ContinuousQ, DiscreteQ
+from rl_training.models.mlp import MLP
+from rl_training.models.q_networks import ContinuousQ, DiscreteQ, EncodedDiscreteQ
 from rl_training.off_policy import OffPolicyAlgorithm
 from rl_training.off_policy_config import OffPolicyConfig
 from rl_training.optim import FlatParameters, descend
@@ -91,13 +92,14 @@ class SAC(OffPolicyAlgorithm):
     def make_networks(self) -> None:
         """Build a policy and two critics, for Box or for Discrete actions."""
         config = self.config.algorithm
-        self._require_built_networks(encoder=False)
+        self._require_built_networks(encoder=self.discrete)
         if self.discrete and config.gsde:
             raise UserError("algorithm.gsde needs continuous actions (a Box).")
         self._tuned = config.entropy_coefficient is None
         self.target_entropy = self._target_entropy()
         alpha = config.initial_entropy_coefficient if self._tuned else config.entropy_coefficient
-        self.model = SACModel(self._make_actor(), self._make_critic(), alpha)
+        actor = self._make_actor()
+        self.model = SACModel(actor, self._make_critic(actor.encoder), alpha)
         self.target = copy.deepcopy(self.model.critic)
         self._matrix: Tensor | None = None
         self._matrix_age = 0
@@ -115,7 +117,7 @@ class SAC(OffPolicyAlgorithm):
             )
         return float(asked)
 
-    def _make_actor(self) -> nn.Module:
+    def _make_actor(self) -> Any:
         config, encoder = self.config.algorithm, self._make_encoder()
         if self.discrete:
             return CategoricalActor(encoder=encoder, num_actions=self.num_actions)
@@ -125,8 +127,16 @@ class SAC(OffPolicyAlgorithm):
             )
         return SquashedGaussianActor(encoder=encoder, num_actions=self.num_actions)
 
-    def _make_critic(self) -> nn.Module:
+    def _make_critic(self, encoder: nn.Module) -> nn.Module:
+        """Return critics of their own: MLPs, or with encoders like the policy's."""
         model, shape = self.config.model, self.observation_space.shape
+        if not isinstance(encoder, MLP):
+            self._require_float32()
+            return EncodedDiscreteQ(
+                make_encoder=self._make_encoder,
+                num_actions=self.num_actions,
+                orthogonal_init=model.orthogonal_init,
+            )
         shared: dict[str, Any] = {
             "hidden_sizes": model.hidden_sizes,
             "activation": model.activation,
@@ -136,6 +146,13 @@ class SAC(OffPolicyAlgorithm):
         if self.discrete:
             return DiscreteQ(input_size=math.prod(shape), outputs=self.num_actions, **shared)
         return ContinuousQ(observation_shape=shape, num_actions=self.num_actions, **shared)
+
+    def _require_float32(self) -> None:
+        if self.config.algorithm.precision != "float32":
+            raise UserError(
+                "algorithm.precision is of critics that are MLPs; of encoders it is "
+                "model.precision."
+            )
 
     def make_optimizers(self) -> None:
         """Build one Adam each for policy, critics and, when it is tuned, alpha."""

@@ -89,6 +89,11 @@ def test_a_complete_preset_is_written_and_an_incomplete_one_is_not(zoo: Path) ->
             None,
             "other settings than the preset's",
         ),
+        (
+            TEXT.replace("cartpole:\n", "cartpole:\n    preset: ppo_cartpole\n"),
+            None,
+            "no preset of its own",
+        ),
         (TEXT, TEXT.replace("evaluations: 4", "evaluations: 3"), "changed since"),
         (TEXT + "episodes: 7\n", TEXT, "changed since"),
     ],

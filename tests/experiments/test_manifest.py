@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.config import find_manifest, load_config, manifest_paths
+from rl_training.config import find_manifest, load_config, manifest_paths, replace_config
 from rl_training.errors import UserError
+from rl_training.experiments.jobs import jobs_of
 from rl_training.experiments.manifest import Manifest, load_manifest
 from tests.test_zoo_scores import GOALS
 
@@ -36,7 +37,7 @@ def refusal(directory: Path, old: str, new: str) -> str:
 
 
 def test_the_walk_finds_manifests_and_presets() -> None:
-    assert {"classic", "box2d", "cartpole"} <= set(MANIFESTS)
+    assert {"classic", "box2d", "cartpole", "atari"} <= set(MANIFESTS)
     assert len(ENTRIES) > 20
     algorithms = {load_config(preset).algo for preset in MANIFESTS["classic"].presets}
     assert algorithms == {"ppo", "ppg", "dqn", "sac", "td3", "recurrent_ppo"}
@@ -45,7 +46,9 @@ def test_the_walk_finds_manifests_and_presets() -> None:
 @pytest.mark.parametrize(("name", "preset"), ENTRIES)
 def test_every_preset_of_a_manifest_builds(name: str, preset: str) -> None:
     manifest = MANIFESTS[name]
-    config, own = manifest.config(preset), load_config(preset)
+    entry = manifest.presets[preset]
+    config, own = manifest.config(preset), load_config(entry.preset or preset)
+    assert config.env_id == (entry.env_id or own.env_id)
     assert config.total_timesteps == own.total_timesteps
     assert config.evaluation.interval == -(-own.total_timesteps // manifest.evaluations)
     for peer in manifest.presets[preset].peers:
@@ -66,6 +69,28 @@ def test_defaults_and_own_values(tmp_path: Path) -> None:
     assert (config.total_timesteps, config.num_envs) == (1000, 2)
     assert config.evaluation.interval == 250
     assert config.evaluation.episodes == 2
+
+
+def test_one_preset_is_run_on_several_environments(tmp_path: Path) -> None:
+    text = TEXT + "  ppo_acrobot_too: {preset: ppo_cartpole, env_id: Acrobot-v1}\n"
+    manifest = load_manifest(write(tmp_path, text))
+    config, preset = manifest.config("ppo_acrobot_too"), manifest.config("ppo_cartpole")
+    assert config == replace_config(preset, env_id="Acrobot-v1")
+    names = [job.directory.name for job in jobs_of(manifest, tmp_path)]
+    assert len(names) == len(set(names)) == 4
+    assert "ppo_acrobot_too__seed2" in names
+
+
+def test_the_atari_manifest_has_three_algorithms_on_each_of_five_games() -> None:
+    manifest = MANIFESTS["atari"]
+    configs = [manifest.config(name) for name in manifest.presets]
+    games = {config.env_id for config in configs}
+    assert len(games) == 5 and set(manifest.references) == games
+    for config in configs:
+        assert config.env.atari.enabled
+    assert {(config.algo, config.env_id) for config in configs} == {
+        (algo, game) for algo in ("ppo", "dqn", "ppg") for game in games
+    }
 
 
 def test_a_part_of_a_manifest(tmp_path: Path) -> None:

@@ -129,8 +129,11 @@ def test_auto_takes_images_of_uint8_alone() -> None:
         make("auto", (4, 84, 84), "float32")
     with pytest.raises(UserError, match="no images of three dimensions"):
         make("nature", (4,))
+    for small in ((3, 35, 40), (40, 35, 3), (7, 7, 3)):
+        assert isinstance(make("auto", small), ImpalaCNN)
+    assert isinstance(make("auto", (36, 36, 3)), NatureCNN)
     with pytest.raises(UserError, match="36 x 36"):
-        make("auto", (3, 32, 40))
+        make("nature", (3, 32, 40))
     with pytest.raises(UserError, match="more dimensions than an image"):
         make("auto", (2, 4, 84, 84))
     with pytest.raises(UserError, match="allowed: auto, mlp, nature, impala"):

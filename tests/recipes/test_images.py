@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
@@ -16,6 +19,7 @@ from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.evaluation import evaluate
 from rl_training.models.cnn import ImpalaCNN, NatureCNN
+from rl_training.recipes import ppg
 from rl_training.registry import algorithm_class
 from rl_training.runtime.state import digest
 
@@ -32,6 +36,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "gradient_steps_per_step": 0.125,
     },
 }
+SETTINGS["sac"] = {**SETTINGS["dqn"], "learning_rate": 1e-3}
+OFF_POLICY = ("dqn", "sac")
 
 
 def make(name: str, **changes: Any) -> Any:
@@ -82,9 +88,51 @@ def test_observations_are_bytes_up_to_the_encoder() -> None:
     assert agent.advantages(batch)["observation"].dtype == torch.uint8
 
 
-def test_sac_says_that_it_takes_no_images() -> None:
-    with pytest.raises(UserError, match="sac takes no images yet"):
-        algorithm_class("sac")(BREAKOUT, atari={"enabled": True}, replay_capacity=1000)
+class Painting(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("sac", "sac takes with Box actions no images yet"), ("td3", "td3 takes no images yet")],
+)
+def test_with_box_actions_sac_and_td3_say_that_they_take_no_images(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        algorithm_class(name)(Painting, replay_capacity=1000)
+
+
+def test_the_critics_of_discrete_sac_have_encoders_of_their_own() -> None:
+    model = make("sac", encoder="impala").model
+    encoders = [model.actor.encoder, *(critic.encoder for critic in model.critic.critics)]
+    assert all(isinstance(each, ImpalaCNN) for each in encoders)
+    weights = [each.dense.weight for each in encoders]
+    assert not any(torch.equal(weights[0], other) for other in weights[1:])
+    assert not torch.equal(weights[1], weights[2])
+    with pytest.raises(UserError, match=r"of encoders it is model\.precision"):
+        make("sac", **{"algorithm.precision": "bfloat16"})
+
+
+def test_discrete_sac_learns_from_images(tmp_path: Path) -> None:
+    """Critics, policy and alpha move, each by its own loss; targets follow the critics slowly."""
+    agent = make("sac")
+    before = {name: value.clone() for name, value in agent.model.state_dict().items()}
+    target = agent.target.critics[0].head.weight.clone()
+    agent.learn(160)
+    assert agent.gradient_steps == 16
+    after = agent.model.state_dict()
+    still = [name for name, value in after.items() if torch.equal(value, before[name])]
+    assert still == []
+    moved = (agent.target.critics[0].head.weight - target).abs().max()
+    assert 0 < moved < 16 * 0.005 * 1e-3 * 16
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_replay_keeps_every_frame_once(name: str) -> None:
+    agent = make(name).learn(96)
+    assert agent.replay.storage["observation"].shape[2:] == (1, 36, 36)
+    sample = agent.replay.sample(8, torch.Generator())
+    assert sample["observation"].shape == (8, 4, 36, 36)
 
 
 def test_normalised_images_are_refused() -> None:
@@ -92,12 +140,16 @@ def test_normalised_images_are_refused() -> None:
         make("ppo", normalize_observation=True)
 
 
-def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same() -> None:
+def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Against the same agent told nothing of stacks, which keeps them in full."""
     found = []
     for frames in (4, 1):
         agent = make("ppg", policy_iterations=2)
-        agent._phase.frame_stack = frames
+        if frames == 1:
+            monkeypatch.setattr(ppg, "stacked_frames", lambda *_, **__: 1)
+            agent._phase = agent._make_phase_data()
         collector = iter(agent.collector())
         observations = []
         for _ in range(6):
@@ -108,9 +160,22 @@ def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same() -> Non
                 data = agent._phase.joined()
                 everything = torch.arange(len(observations[-1]))
                 assert torch.equal(samples_of(data, everything)["observation"], observations[-1])
-                held = agent._phase.parts[0].get("frames", observations[-1]).numel()
+                held = data.get("frames", observations[-1]).numel()
                 assert held == observations[-1].numel() * (19 / 64 if frames == 4 else 1)
         found.append((digest({"model": agent.model.state_dict()}), metrics["aux/value_loss"]))
+    assert found[0] == found[1]
+
+
+def test_frames_on_the_disk_are_learnt_from_alike() -> None:
+    found = []
+    for storage in ("ram", "disk"):
+        latest = {"policy_iterations": 1, "auxiliary_iterations": 2}
+        agent = make("ppg", auxiliary_storage=storage, **latest)
+        collector = iter(agent.collector())
+        for _ in range(4):
+            agent.update(next(collector))
+        assert agent._phase._rings["frames"].shape == (2, 2, 19, 1, 36, 36)
+        found.append(digest({"model": agent.model.state_dict(), "extra": agent.extra_state()}))
     assert found[0] == found[1]
 
 

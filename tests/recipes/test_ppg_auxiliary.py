@@ -212,13 +212,13 @@ class Pixels(Identity):
 def test_stored_observations_keep_their_dtype_and_their_bits() -> None:
     algorithm = make_ppg(ENVIRONMENTS["box"], **LATER)
     (batch,), _ = iterate(algorithm, 1)
-    stored = algorithm.extra_state()["phase"][0]["observation"]
+    stored = algorithm._phase.joined()["observation"]
     assert stored.dtype == torch.float32
     assert torch.equal(stored, batch["observation"].flatten(0, 1))
     assert (stored != stored.round()).any()
     other = make_ppg(Pixels, **LATER)
     iterate(other, 1)
-    assert other.extra_state()["phase"][0]["observation"].dtype == torch.uint8
+    assert other._phase.joined()["observation"].dtype == torch.uint8
 
 
 def test_detached_the_value_loss_leaves_the_encoder_alone_in_the_policy_phase() -> None:

@@ -76,13 +76,13 @@ def test_the_phase_runs_after_every_policy_iterations_and_drops_no_sample_of_the
     assert ["aux/kl" in each for each in metrics] == [False, True, False, True, False]
     # The fifth iteration was learnt from like the others, and waits for the next phase.
     assert all(each["train/gradient_steps"].item() == 3 * 4 for each in metrics)
-    (waiting,) = algorithm.extra_state()["phase"]
+    waiting = algorithm._phase.joined()
     assert torch.equal(waiting["observation"], batches[-1]["observation"].flatten(0, 1))
-    assert torch.equal(waiting["value_target"], batches[-1]["value_target"].flatten(0, 1))
+    assert torch.equal(waiting["value_target"], batches[-1]["value_target"].flatten())
     assert waiting["observation"].shape == (128, 4)
     _, more = iterate(algorithm, 1)
     assert "aux/kl" in more[0]
-    assert algorithm.extra_state()["phase"] == []
+    assert algorithm.extra_state()["phase"]["rows"] == {}
     assert algorithm.optimizers["auxiliary"].steps.item() == 3 * 2 * 8
 
 
@@ -124,7 +124,7 @@ def test_whole_sequences_that_do_not_come_out_even_are_refused(
 
 def test_samples_left_by_one_learn_are_used_by_the_next() -> None:
     algorithm = make_ppg().learn(128)
-    assert len(algorithm.extra_state()["phase"]) == 1
+    assert len(algorithm._phase) == 1
     assert algorithm.optimizers["auxiliary"].steps.item() == 0
     algorithm.learn(128)
     assert algorithm.optimizers["auxiliary"].steps.item() == 16
@@ -169,4 +169,4 @@ def test_equal_epochs_share_one_optimiser() -> None:
 def test_the_size_of_the_auxiliary_data_is_announced() -> None:
     # 2 iterations of 4 * 32 samples, of four float32 observations and a target each.
     (line,) = make_ppg().describe()
-    assert line == "auxiliary phase: 256 samples every 256 steps, 0.01 MB"
+    assert line == "auxiliary phase: 256 samples every 256 steps, 5.12 kB of memory"

@@ -67,7 +67,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppg_pendulum_shared": {
         "algo": "ppg",
         "env_id": "Pendulum-v1",
-        "algorithm": {**_CYCLE, "value_epochs": 2, "architecture": "shared", "squash": True},
+        "algorithm": {
+            **_CYCLE,
+            "value_epochs": 2,
+            "architecture": "shared",
+            "squash": True,
+            "auxiliary_iterations": 7,
+            "auxiliary_storage": "disk",
+        },
     },
     "ppo_lunarlander": {
         "algo": "ppo",
@@ -88,7 +95,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "recurrent_ppg_cartpole": {
         "algo": "recurrent_ppg",
         "env_id": "CartPoleNoVel-v1",
-        "algorithm": {**_CYCLE, "memory_size": 16, "sequence_length": 16},
+        "algorithm": {
+            **_CYCLE,
+            "memory_size": 16,
+            "sequence_length": 16,
+            "auxiliary_iterations": 3,
+        },
     },
     "recurrent_ppo_pendulum": {
         "algo": "recurrent_ppo",
