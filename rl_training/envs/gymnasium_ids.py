@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from rl_training.arguments import PYTHON_ENVIRONMENT
+from rl_training.envs import procgen
 from rl_training.errors import UserError, nearest
 
 _WRONG_ARGUMENTS = re.compile(
@@ -97,6 +98,8 @@ def spec_of(env_id: str) -> Any:
         _import_module(module, env_id)
     elif name.startswith("ALE/") or "NoFrameskip-v4" in name:
         _import_atari(env_id)
+    elif name.startswith(procgen.PREFIX):
+        procgen.register_games()
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:

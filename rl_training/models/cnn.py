@@ -48,6 +48,8 @@ class ImageEncoder(nn.Module):
     """
 
     output_size: int
+    head_norm: float | None = None
+    """Of the first weights of each output that is computed from the features; None: PyTorch's."""
 
     def __init__(
         self,
@@ -146,6 +148,8 @@ class ImpalaCNN(ImageEncoder):
         **options: of `ImageEncoder`.
     """
 
+    head_norm = 0.1
+
     def __init__(
         self,
         *,
@@ -163,7 +167,7 @@ class ImpalaCNN(ImageEncoder):
         self.blocks = nn.ModuleList(blocks)
         self.output_size = _IMPALA_SIZE if output_size is None else output_size
         self.dense = nn.Linear(channels * math.prod(size), self.output_size)
-        _fix_norm(self.dense, 1.4)
+        fix_norm(self.dense, 1.4)
 
     def encode(self, images: Tensor) -> Tensor:
         """Return the features ``[B, output_size]``."""
@@ -180,11 +184,11 @@ class _ImpalaBlock(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, padding=1)
         self.residual = nn.ModuleList(nn.Conv2d(outputs, outputs, 3, padding=1) for _ in range(4))
-        _fix_norm(self.first, 1.0)
+        fix_norm(self.first, 1.0)
         # What the blocks, and the pairs in one, add up to keeps the variance of one layer.
         each = math.sqrt(1 / math.sqrt(len(_IMPALA_CHANNELS)) / math.sqrt(2))
         for layer in self.residual:
-            _fix_norm(layer, each)
+            fix_norm(layer, each)
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = functional.max_pool2d(self.first(images), 3, stride=2, padding=1)
@@ -194,8 +198,8 @@ class _ImpalaBlock(nn.Module):
         return hidden
 
 
-def _fix_norm(layer: nn.Module, norm: float) -> None:
-    """Scale every output's weights to one Euclidean norm, and set the biases to zero."""
+def fix_norm(layer: nn.Module, norm: float) -> None:
+    """Scale the weights of every output of a layer to one Euclidean norm; set biases to zero."""
     assert isinstance(layer, nn.Linear | nn.Conv2d)
     with torch.no_grad():
         flat = layer.weight.flatten(1)
