@@ -36,8 +36,9 @@ def make_by_id(
         name = env_id.removeprefix(PYTHON_ENVIRONMENT)
         raise UserError(f"the environment was given in Python, as {name}: pass it again as env=...")
     spec = spec_of(env_id)
-    _check_arguments(env_kwargs)
-    kwargs = dict(env_kwargs) if render_mode is None else {**env_kwargs, "render_mode": render_mode}
+    kwargs = checked_arguments(env_kwargs)
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
     try:
         # The checker judges environments of others and costs time at every step; shapes are checked
         # where they are used.
@@ -66,7 +67,12 @@ def make_by_id(
     return env
 
 
-def _check_arguments(env_kwargs: dict[str, Any]) -> None:
+def checked_arguments(env_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of an environment's arguments.
+
+    Raises:
+        UserError: one of them is not the environment's own, or impossible.
+    """
     for name in _RESERVED:
         if name in env_kwargs:
             raise UserError(f"env_kwargs: {name!r} is not an argument of an environment.")
@@ -80,6 +86,7 @@ def _check_arguments(env_kwargs: dict[str, Any]) -> None:
             "env_kwargs: max_episode_steps must be a whole number of at least 1, or -1 for no "
             f"limit, not {steps!r}."
         )
+    return dict(env_kwargs)
 
 
 def spec_of(env_id: str) -> Any:

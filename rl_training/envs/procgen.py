@@ -1,9 +1,9 @@
-"""Procgen's games (Cobbe et al. 2020), as EnvPool builds them: one level per episode."""
+"""Procgen's games (Cobbe et al. 2020) by EnvPool, every episode a level of its own."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -14,6 +14,8 @@ from rl_training.errors import UserError, nearest
 Array = NDArray[Any]
 
 PREFIX = "procgen/"
+OBSERVATION_SPACE = gymnasium.spaces.Box(0, 255, (3, 64, 64), np.uint8)
+ACTION_SPACE = gymnasium.spaces.Discrete(15)
 _BOTH = ("Easy", "Hard")
 _MODES = {
     "Bigfish": _BOTH,
@@ -34,14 +36,23 @@ _MODES = {
     "Starpilot": (*_BOTH, "Extreme"),
 }
 """Games, and the distributions of levels they have."""
-_LEVELS = 2**31 - 1
-"""Levels of a game: their seeds are below this."""
+_SWITCHES = (
+    "use_sequential_levels",
+    "center_agent",
+    "use_backgrounds",
+    "use_monochrome_assets",
+    "restrict_themes",
+    "use_generated_assets",
+    "paint_vel_info",
+    "use_easy_jump",
+)
+_ALL_LEVELS = 2**31 - 1
 _SCALE = 8
 """Pixels of a picture per pixel of an observation, in both directions."""
 
 
 def register_games() -> None:
-    """Register every game as ``procgen/<EnvPool's id>``: ``procgen/StarpilotEasy-v0``."""
+    """Register every game as ``procgen/`` and EnvPool's id: ``procgen/StarpilotEasy-v0``."""
     for game, modes in _MODES.items():
         for mode in modes:
             task = f"{game}{mode}-v0"
@@ -51,86 +62,113 @@ def register_games() -> None:
                 )
 
 
-class ProcgenGame(gymnasium.Env[Any, Any]):
-    """One game, whose every episode is a level drawn by the episode's seed.
+class Result(NamedTuple):
+    """One step of one game."""
 
-    Each episode is played in an EnvPool of its own, which knows that level alone. So an episode is
-    a function of its seed and its actions: EnvPool fixes its seeds when it is made, and in two
-    games (dodgeball and miner) what happens in a level depends on the one before. It takes 2
-    milliseconds per episode. EnvPool would begin the next level at the step after an end; that step
-    is never taken.
+    observation: Array
+    """``[3, 64, 64]`` uint8, at an end the true last one."""
+    reward: float
+    terminated: bool
+    truncated: bool
+    level_seed: int
+    level_complete: bool
 
-    Observations are ``[3, 64, 64]`` uint8, the true last one included; actions are 15. The game's
-    own limit of steps (500 to 6000) is a truncation, unless the level was completed in that step.
+
+class Levels:
+    """The levels of one game that episodes are drawn from.
 
     Args:
-        task: EnvPool's id of game and distribution, as ``StarpilotEasy-v0``.
-        num_levels: levels to draw from; 0: all.
-        start_level: the first of them.
-        use_sequential_levels: a completed level does not end the episode: another one follows.
-        render_mode: ``"rgb_array"`` draws the observation, 8 times as large.
-        **options: EnvPool's switches of the look and the rules: ``center_agent``,
-            ``use_backgrounds``, ``use_monochrome_assets``, ``restrict_themes``,
-            ``use_generated_assets``, ``paint_vel_info``, ``use_easy_jump``.
+        task: EnvPool's id of a game and a distribution, as ``StarpilotEasy-v0``.
+        num_levels: how many there are to draw from; 0: all.
+        start_level: the first of them; of all, it is 0.
+        **switches: EnvPool's, of looks and rules; see ``docs/procgen.md``.
 
     Raises:
         UserError: a missing package or library, named, or an impossible argument.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  gymnasium's
-
     def __init__(
-        self,
-        task: str,
-        *,
-        num_levels: int = 0,
-        start_level: int = 0,
-        use_sequential_levels: bool = False,
-        render_mode: str | None = None,
-        **options: bool,
+        self, task: str, *, num_levels: int = 0, start_level: int = 0, **switches: bool
     ) -> None:
-        _check(num_levels, start_level, {**options, "use_sequential_levels": use_sequential_levels})
+        _check_numbers(num_levels, start_level)
+        _check_switches(switches)
         self._envpool = _import_envpool(task)
         self._task = task
-        self._options = {**options, "use_sequential_levels": use_sequential_levels}
-        self._levels = (start_level, start_level + num_levels) if num_levels else (0, _LEVELS)
+        self._switches = switches
+        self._bounds = (start_level, start_level + num_levels) if num_levels else (0, _ALL_LEVELS)
+
+    def begin(self, generator: np.random.Generator) -> tuple[Any, Result]:
+        """Draw a level, and return an EnvPool that has only it, and its first observation.
+
+        EnvPool fixes its seeds when it is made; and in two games, dodgeball and miner, what happens
+        in a level depends on those that the same game object played before. A new one per episode
+        takes 2 milliseconds, and makes an episode a function of its seed and its actions.
+        """
+        level = int(generator.integers(*self._bounds))
+        pool = self._envpool.make_gymnasium(
+            self._task, num_envs=1, num_threads=1, num_levels=1, start_level=level, **self._switches
+        )
+        observation, told = pool.reset()
+        return pool, Result(
+            observation[0], 0.0, False, False, int(told["level_seed"][0]), level_complete=False
+        )
+
+
+def result_of(answer: Any) -> Result:
+    """Read what the ``step`` or ``recv`` of a pool with one game gave.
+
+    EnvPool tells of every end at the game's own limit of steps as a truncation. Where that very
+    step completed the level, nothing was cut short: it is a termination.
+    """
+    observation, reward, terminated, truncated, told = answer
+    complete = bool(told["prev_level_complete"][0])
+    cut = bool(truncated[0]) and not complete
+    return Result(
+        observation[0],
+        float(reward[0]),
+        bool(terminated[0] or truncated[0]) and not cut,
+        cut,
+        int(told["level_seed"][0]),
+        complete,
+    )
+
+
+class ProcgenGame(gymnasium.Env[Any, Any]):
+    """One game, whose every episode is a level drawn by the episode's seed.
+
+    EnvPool would begin the next level at the step after an end; that step is never taken.
+
+    Args:
+        render_mode: ``"rgb_array"`` draws the observation, 8 times as large.
+        **options: of `Levels`.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  gymnasium's
+
+    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
+        self._levels = Levels(**options)
         self.render_mode = render_mode
-        self.observation_space = gymnasium.spaces.Box(0, 255, (3, 64, 64), np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(15)
+        self.observation_space = OBSERVATION_SPACE
+        self.action_space = gymnasium.spaces.Discrete(ACTION_SPACE.n)
         self._pool: Any = None
-        self._observation: Array = np.zeros((3, 64, 64), np.uint8)
+        self._observation: Array = np.zeros(OBSERVATION_SPACE.shape, np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         """Begin a level drawn by ``seed``; ``info["level_seed"]`` says which."""
         super().reset(seed=seed)
-        level = int(self.np_random.integers(*self._levels))
-        self._pool = self._envpool.make_gymnasium(
-            self._task,
-            num_envs=1,
-            num_threads=1,
-            num_levels=1,
-            start_level=level,
-            **self._options,
-        )
-        observation, told = self._pool.reset()
-        self._observation = observation[0]
-        return self._observation, {"level_seed": int(told["level_seed"][0])}
+        self._pool, first = self._levels.begin(self.np_random)
+        self._observation = first.observation
+        return first.observation, {"level_seed": first.level_seed}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Take one of the 15 actions."""
-        observation, reward, terminated, truncated, told = self._pool.step(np.array([action]))
-        self._observation = observation[0]
-        # EnvPool calls every end at the limit a truncation; a completed level needs no more value.
-        complete = bool(told["prev_level_complete"][0])
-        ended = bool(terminated[0]) or (bool(truncated[0]) and complete)
+        result = result_of(self._pool.step(np.array([action])))
+        self._observation = result.observation
         return (
-            self._observation,
-            float(reward[0]),
-            ended,
-            bool(truncated[0]) and not ended,
-            {"level_seed": int(told["level_seed"][0]), "level_complete": complete},
+            *result[:4],
+            {"level_seed": result.level_seed, "level_complete": result.level_complete},
         )
 
     def render(self) -> Any:
@@ -143,32 +181,19 @@ class ProcgenGame(gymnasium.Env[Any, Any]):
         self._pool = None
 
 
-_NUMBERS = ("num_levels", "start_level")
-_SWITCHES = (
-    "center_agent",
-    "use_backgrounds",
-    "use_monochrome_assets",
-    "restrict_themes",
-    "use_generated_assets",
-    "paint_vel_info",
-    "use_easy_jump",
-    "use_sequential_levels",
-)
-
-
-def _check(num_levels: Any, start_level: Any, switches: dict[str, Any]) -> None:
-    for name, value in zip(_NUMBERS, (num_levels, start_level), strict=True):
+def _check_numbers(num_levels: Any, start_level: Any) -> None:
+    for name, value in (("num_levels", num_levels), ("start_level", start_level)):
         if type(value) is not int or value < 0:
             raise UserError(f"env_kwargs: {name} must be a whole number from 0, not {value!r}.")
-    if start_level + num_levels > _LEVELS:
-        raise UserError(f"env_kwargs: start_level + num_levels must be at most {_LEVELS:,}.")
-    if start_level and not num_levels:
-        raise UserError("env_kwargs: start_level needs num_levels; 0 stands for all levels.")
+    if start_level + num_levels > _ALL_LEVELS:
+        raise UserError(f"env_kwargs: start_level + num_levels must be at most {_ALL_LEVELS:,}.")
+
+
+def _check_switches(switches: dict[str, Any]) -> None:
     for name, value in switches.items():
         if name not in _SWITCHES:
-            raise UserError(
-                f"env_kwargs: Procgen has no {name!r}.{nearest(name, (*_SWITCHES, *_NUMBERS))}"
-            )
+            hint = nearest(name, ("num_levels", "start_level", *_SWITCHES))
+            raise UserError(f"env_kwargs: Procgen has no {name!r}.{hint}")
         if type(value) is not bool:
             raise UserError(f"env_kwargs: {name} must be true or false, not {value!r}.")
 
@@ -176,7 +201,7 @@ def _check(num_levels: Any, start_level: Any, switches: dict[str, Any]) -> None:
 def _import_envpool(task: str) -> Any:
     try:
         envpool = importlib.import_module("envpool")
-        # The package itself loads no library of its games; this does.
+        # The package itself loads no game's library; this does.
         _ = importlib.import_module("envpool.procgen").ProcgenGymnasiumEnvPool
     except ModuleNotFoundError as error:
         raise UserError(
@@ -185,7 +210,7 @@ def _import_envpool(task: str) -> Any:
         ) from error
     except ImportError as error:
         raise UserError(
-            f"{PREFIX}{task} needs the Qt 5 runtime (libQt5Core.so.5, libQt5Gui.so.5): "
-            "apt install libqt5core5a libqt5gui5."
+            f"{PREFIX}{task} needs the Qt 5 runtime (libQt5Core.so.5 and libQt5Gui.so.5), on "
+            "Debian: apt install libqt5core5a libqt5gui5."
         ) from error
     return envpool
