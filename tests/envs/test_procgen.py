@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -162,6 +161,7 @@ def test_an_episode_is_a_function_of_its_seed(envpool: Any) -> None:
 
 
 def test_episodes_do_not_pile_up_threads(envpool: Any) -> None:
+    psutil = pytest.importorskip("psutil")
     rows = NativeProcgen(STARPILOT, {}, 2)
     rows.reset([0, 1], [1, 2])
     before = psutil.Process().num_threads()
@@ -204,12 +204,12 @@ def test_a_saved_run_goes_on_bit_for_bit(envpool: Any, vectorization: str, tmp_p
 
 
 def test_evaluation_may_have_levels_of_its_own(envpool: Any, tmp_path: Path) -> None:
-    agent = PPO(
-        STARPILOT,
-        num_epochs=1,
-        **{**SMALL, "env_kwargs": {"num_levels": 2, "start_level": 7}},
-        **{"evaluation.env_kwargs": {"num_levels": 0}},
-    )
+    changes: dict[str, Any] = {
+        **SMALL,
+        "env_kwargs": {"num_levels": 2, "start_level": 7},
+        "evaluation.env_kwargs": {"num_levels": 0},
+    }
+    agent = PPO(STARPILOT, num_epochs=1, **changes)
     assert [each.unwrapped._levels._bounds for each in agent.environment.vector.envs] == [
         (7, 9)
     ] * 2
