@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -140,6 +140,23 @@ def test_half_precision_and_memory_layout_change_rounding_alone(cls: Any) -> Non
     assert all(
         p.grad is not None and p.grad.dtype == torch.float32 for p in made["bfloat16"].parameters()
     )
+
+
+def test_without_gradients_many_images_are_encoded_in_pieces() -> None:
+    class Counted(NatureCNN):
+        counts: ClassVar[list[int]] = []
+
+        def encode(self, images: torch.Tensor) -> torch.Tensor:
+            self.counts.append(len(images))
+            return super().encode(images)
+
+    encoder = Counted(observation_shape=(1, 36, 36), output_size=8)
+    observation = images(2, 1025, 1, 36, 36)
+    whole = encoder(observation)
+    with torch.no_grad():
+        pieces = encoder(observation)
+    assert Counted.counts == [2050, 1024, 1024, 2]
+    torch.testing.assert_close(pieces, whole)
 
 
 def test_orthogonal_weights_of_gain_root_two() -> None:
