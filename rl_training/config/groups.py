@@ -48,7 +48,7 @@ class ModelConfig:
     """In what an image encoder computes; its weights and outputs are float32 either way."""
     channels_last: bool | None = None
     """Lay an image encoder's tensors out pixel by pixel instead of channel by channel; null: where
-    it is faster, which is in float32."""
+    it is faster: in float32, and of impala in bfloat16 too."""
     network: str | None = None
     """Your own actor-critic instead of the built one, as "module:Class": a subclass of the
     algorithm's own (rl_training.models.actor_critic)."""
@@ -122,8 +122,8 @@ class EnvConfig:
     """How the environments run, and what is done to observations and rewards on the way."""
 
     vectorization: Literal["sync", "async", "native"] = "sync"
-    """All environments in this process, each in its own, or (Atari) ale-py's own vector
-    environment, which can only be resumed approximately."""
+    """All environments in this process, or each in its own. Native: on threads, of Atari ale-py's
+    own vector environment, which can only be resumed approximately, of Procgen EnvPool's games."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """The pipeline of Atari games."""
     wrappers: list[str] = field(default_factory=list)
@@ -143,18 +143,13 @@ class EnvConfig:
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value."""
         self.atari.validate()
-        require(
-            self.vectorization != "native" or self.atari.enabled,
-            "env.vectorization",
-            "native is ale-py's vector environment: it needs env.atari.enabled",
-        )
         for index, name in enumerate(self.wrappers):
             key = f"env.wrappers[{index}]"
             require(":" in name, key, f"must have the form 'module:Class', not {name!r}")
         require(
-            not (self.wrappers and self.atari.enabled),
+            not (self.wrappers and (self.atari.enabled or self.vectorization == "native")),
             "env.wrappers",
-            "must be empty with env.atari, which is a pipeline of its own",
+            "must be empty with env.atari and with native environments: pipelines of their own",
         )
         require(
             self.action_masks == "off" or not self.normalize_observation,
@@ -190,6 +185,9 @@ class EvaluationConfig:
     """Stop the run when an evaluation's mean return reaches this."""
     patience: int | None = None
     """Stop the run after this many evaluations in a row without a new best."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment's constructor in evaluation alone, beside and before those of
+    training: "{num_levels: 0}"."""
 
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value."""
@@ -306,6 +304,12 @@ class TrainConfig:
         at_least("total_timesteps", self.total_timesteps, 1)
         between("num_envs", self.num_envs, 1, _MOST_ENVIRONMENTS)
         between("torch_threads", self.torch_threads, 1, _MOST_THREADS)
+        native = self.env.vectorization == "native"
+        require(
+            not native or self.env.atari.enabled or self.env_id.startswith("procgen/"),
+            "env.vectorization",
+            "native is for Atari, where it needs env.atari.enabled, and for Procgen",
+        )
 
 
 def model_defaults(algorithm: type[Any]) -> ModelConfig:

@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rl_training.envs import procgen
 from rl_training.envs.acceptance import (
     require_own_environments,
     require_usable,
@@ -20,6 +21,7 @@ from rl_training.envs.flatten import flat_space
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.masks import masked
 from rl_training.envs.native_atari import NativeAtari
+from rl_training.envs.native_procgen import NativeProcgen
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
@@ -113,7 +115,7 @@ def make_vector_env(
 
     Returns:
         A ``SyncVectorEnv``; an ``AsyncVectorEnv`` when ``config.env.vectorization`` is
-        ``"async"``; a `NativeAtari` when it is ``"native"``.
+        ``"async"``; a `NativeAtari` or `NativeProcgen` when it is ``"native"``.
 
     Raises:
         UserError: as :func:`make_env`, or a number below 1.
@@ -126,6 +128,8 @@ def make_vector_env(
 
 def _native(env_id: str, config: TrainConfig, num_envs: int | None) -> Any:
     count = _checked_count(config, num_envs)
+    if env_id.startswith(procgen.PREFIX) and not config.env.atari.enabled:
+        return NativeProcgen(env_id, config.env_kwargs, count)
     return NativeAtari(env_id, config.env_kwargs, config.env.atari, count)
 
 

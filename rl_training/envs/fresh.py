@@ -45,7 +45,8 @@ def fresh_source(
 
 def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[], Any]:
     if env is None or isinstance(env, str):
-        config = config if env is None else dataclasses.replace(config, env_id=env)
+        kwargs = {**config.env_kwargs, **config.evaluation.env_kwargs}
+        config = dataclasses.replace(config, env_id=env or config.env_id, env_kwargs=kwargs)
         return functools.partial(
             make_env,
             config,
@@ -54,6 +55,8 @@ def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[
             render_mode=render_mode,
             training=False,
         )
+    if config.evaluation.env_kwargs:
+        raise UserError("evaluation.env_kwargs: only for an environment that is given by its id.")
     factories = getattr(env, "env_fns", None)
     if factories:
         return _drawn(factories[0], render_mode)

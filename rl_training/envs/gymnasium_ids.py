@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from rl_training.arguments import PYTHON_ENVIRONMENT
+from rl_training.envs import procgen
 from rl_training.errors import UserError, nearest
 
 _WRONG_ARGUMENTS = re.compile(
@@ -36,8 +37,9 @@ def make_by_id(
         name = env_id.removeprefix(PYTHON_ENVIRONMENT)
         raise UserError(f"the environment was given in Python, as {name}: pass it again as env=...")
     spec = spec_of(env_id)
-    _check_arguments(env_kwargs)
-    kwargs = dict(env_kwargs) if render_mode is None else {**env_kwargs, "render_mode": render_mode}
+    kwargs = checked_arguments(env_kwargs)
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
     try:
         # The checker judges environments of others and costs time at every step; shapes are checked
         # where they are used.
@@ -66,7 +68,12 @@ def make_by_id(
     return env
 
 
-def _check_arguments(env_kwargs: dict[str, Any]) -> None:
+def checked_arguments(env_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of an environment's arguments.
+
+    Raises:
+        UserError: one of them is not the environment's own, or impossible.
+    """
     for name in _RESERVED:
         if name in env_kwargs:
             raise UserError(f"env_kwargs: {name!r} is not an argument of an environment.")
@@ -80,6 +87,7 @@ def _check_arguments(env_kwargs: dict[str, Any]) -> None:
             "env_kwargs: max_episode_steps must be a whole number of at least 1, or -1 for no "
             f"limit, not {steps!r}."
         )
+    return dict(env_kwargs)
 
 
 def spec_of(env_id: str) -> Any:
@@ -98,6 +106,8 @@ def spec_of(env_id: str) -> Any:
         _import_module(module, env_id)
     elif name.startswith("ALE/") or "NoFrameskip-v4" in name:
         _import_atari(env_id)
+    elif name.startswith(procgen.PREFIX):
+        procgen.register_games()
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:

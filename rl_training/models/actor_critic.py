@@ -13,6 +13,7 @@ from torch.nn import functional
 from rl_training.config import ModelConfig
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.spaces import require_supported, space_to_dict
+from rl_training.models.cnn import fix_norm
 from rl_training.models.heads import ActionHead, Parameters
 from rl_training.models.mlp import orthogonal_
 
@@ -33,6 +34,8 @@ class ActorCritic(nn.Module):
         architecture: ``dual`` (an encoder each), ``shared`` (one encoder, trained by both) or
             ``detach`` (one encoder, on which the value loss has no influence).
         orthogonal_init: orthogonal weights with gains sqrt(2), 0.01 (policy) and 1 (value).
+            Otherwise the encoder's own, and PyTorch's or those that the encoder asks for
+            (``head_norm``) in the heads.
     """
 
     def __init__(
@@ -60,6 +63,15 @@ class ActorCritic(nn.Module):
             ):
                 if module is not None:
                     orthogonal_(module, gain)
+        else:
+            self._fix_norms(self.action_head, self.value_head)
+
+    def _fix_norms(self, *heads: nn.Module) -> None:
+        """Scale the first weights of ``heads`` as the encoder asks for."""
+        norm = getattr(self.encoder, "head_norm", None)
+        for layer in (layer for head in heads for layer in head.modules()):
+            if norm is not None and isinstance(layer, nn.Linear):
+                fix_norm(layer, norm)
 
     @classmethod
     def for_spaces(
@@ -192,6 +204,8 @@ class MLPPPGModel(ActorCritic):
         self.auxiliary_head = nn.Linear(output_size(self.encoder), 1)
         if orthogonal_init:
             orthogonal_(self.auxiliary_head, 1.0)
+        else:
+            self._fix_norms(self.auxiliary_head)
 
     def auxiliary(self, observation: Tensor) -> tuple[Parameters, Tensor, Tensor]:
         """Return distribution parameters, auxiliary value and true value, both ``[*batch]``."""

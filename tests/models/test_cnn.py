@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 from torch.nn import functional
 
 from rl_training.errors import UserError
+from rl_training.models.actor_critic import MLPPPGModel
 from rl_training.models.build import encoder_factory
 from rl_training.models.cnn import ImageEncoder, ImpalaCNN, NatureCNN, is_channels_first
 from rl_training.models.mlp import orthogonal_
@@ -55,6 +58,32 @@ def test_the_impala_network_has_the_authors_first_weights_and_size() -> None:
         torch.testing.assert_close(torch.cat(norms), torch.ones(sum(map(len, norms))))
     torch.testing.assert_close(encoder.dense.weight.norm(dim=1), torch.full((256,), 1.4))
     assert encoder.dense.in_features == 32 * 8 * 8
+
+
+@pytest.mark.parametrize(("encoder", "norm"), [("impala", 0.1), ("nature", None)])
+def test_the_impala_network_has_the_authors_first_weights_in_the_heads_too(
+    encoder: str, norm: float | None
+) -> None:
+    images = Box(0, 255, (3, 64, 64), np.uint8)
+    model = MLPPPGModel.for_spaces(images, Discrete(15), encoder=encoder, orthogonal_init=False)
+    heads = [model.value_head, model.auxiliary_head, *model.action_head.modules()]
+    layers = [layer for layer in heads if isinstance(layer, nn.Linear)]
+    assert len(layers) == 3
+    for layer in layers:
+        fixed = torch.full((layer.out_features,), norm or 0.0)
+        assert torch.allclose(layer.weight.norm(dim=1), fixed) == (norm is not None)
+        assert layer.bias.any() == (norm is None)
+    orthogonal = MLPPPGModel.for_spaces(images, Discrete(15), encoder=encoder)
+    assert math.isclose(float(orthogonal.value_head.weight.norm()), 1.0, rel_tol=1e-5)
+
+
+def test_which_memory_layout_is_the_default() -> None:
+    for cls, half in ((NatureCNN, torch.contiguous_format), (ImpalaCNN, torch.channels_last)):
+        made = cls(observation_shape=(3, 64, 64), precision="bfloat16")
+        assert made.memory_format is half
+        assert cls(observation_shape=(3, 64, 64)).memory_format is torch.channels_last
+        chosen = cls(observation_shape=(3, 64, 64), channels_last=False)
+        assert chosen.memory_format is torch.contiguous_format
 
 
 def test_a_residual_pair_adds_to_what_it_reads() -> None:
@@ -111,6 +140,23 @@ def test_half_precision_and_memory_layout_change_rounding_alone(cls: Any) -> Non
     assert all(
         p.grad is not None and p.grad.dtype == torch.float32 for p in made["bfloat16"].parameters()
     )
+
+
+def test_without_gradients_many_images_are_encoded_in_pieces() -> None:
+    class Counted(NatureCNN):
+        counts: ClassVar[list[int]] = []
+
+        def encode(self, images: torch.Tensor) -> torch.Tensor:
+            self.counts.append(len(images))
+            return super().encode(images)
+
+    encoder = Counted(observation_shape=(1, 36, 36), output_size=8)
+    observation = images(2, 1025, 1, 36, 36)
+    whole = encoder(observation)
+    with torch.no_grad():
+        pieces = encoder(observation)
+    assert Counted.counts == [2050, 1024, 1024, 2]
+    torch.testing.assert_close(pieces, whole)
 
 
 def test_orthogonal_weights_of_gain_root_two() -> None:
