@@ -91,6 +91,6 @@ def _name(env: Any) -> str:
             "an environment is missing: give a gymnasium id, a callable or an environment."
         )
     spec = getattr(env, "spec", None)
-    if spec is not None:
+    if spec is not None and not isinstance(env, type):  # of a class it is a property
         return str(spec.id)
     return f"{PYTHON_ENVIRONMENT}{getattr(env, '__name__', type(env).__name__)}"

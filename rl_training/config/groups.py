@@ -125,8 +125,8 @@ class EnvConfig:
     atari: AtariConfig = field(default_factory=AtariConfig)
     """The pipeline of Atari games."""
     action_masks: Literal["off", "info", "method", "observation"] = "off"
-    """Where the mask of legal Discrete actions comes from: the environment's info, its method
-    action_masks(), or the key action_mask of a Dict observation (PPO and PPG)."""
+    """Where the mask of legal discrete actions comes from: the environment's info, its method
+    action_masks(), or the key action_mask of a Dict observation (not SAC and TD3)."""
     normalize_observation: bool = False
     """Scale observations to zero mean and unit variance, by running statistics."""
     normalize_reward: bool = False

@@ -18,7 +18,7 @@ from rl_training.envs.acceptance import (
 from rl_training.envs.atari import make_atari
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.gymnasium_ids import make_by_id
-from rl_training.envs.masks import masked
+from rl_training.envs.masks import ObservedMasks, masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
 from rl_training.envs.seeding import SeededEpisodes
@@ -150,7 +150,7 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
         return _vectorize(make, config, num_envs)
     if isinstance(env, gymnasium.vector.VectorEnv):
         _require_count(env.num_envs, num_envs, "the vector environment")
-        require_usable_vector(env)
+        require_usable_vector(env, _observed_masks(config, env))
         return env
     if isinstance(env, gymnasium.Env):
         _require_count(1, num_envs, "an environment instance")
@@ -214,10 +214,17 @@ def make_batched_env(
             squash_actions=squash_actions,
             scale_actions=scale_actions,
             normalizer=normalizer,
+            masks=_observed_masks(config, vector),
         )
     except UserError:
         close_vector(vector)
         raise
+
+
+def _observed_masks(config: TrainConfig, vector: Any) -> ObservedMasks | None:
+    if config.env.action_masks == "off":
+        return None
+    return ObservedMasks(vector.single_observation_space, vector.single_action_space)
 
 
 def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normalizer | None:

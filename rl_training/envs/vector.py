@@ -14,6 +14,7 @@ from torchrl.envs import EnvBase
 
 from rl_training.envs.episodes import Episodes
 from rl_training.envs.flatten import flat_space
+from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.rows import make_rows
 from rl_training.envs.spaces import (
@@ -58,6 +59,7 @@ class VectorEnv(EnvBase):
         squash_actions: bool = False,
         scale_actions: bool = False,
         normalizer: Normalizer | None = None,
+        masks: ObservedMasks | None = None,
     ) -> None:
         """Wrap ``vector``, a gymnasium vector environment that
         :func:`~rl_training.envs.factory.as_vector` accepted.
@@ -69,6 +71,7 @@ class VectorEnv(EnvBase):
             squash_actions: take Box actions through tanh onto the bounds instead of clipping them.
             scale_actions: scale Box actions from [-1, 1] onto the bounds instead of clipping them.
             normalizer: of observations and rewards; ``None`` leaves both as they are.
+            masks: of legal actions, in the observations.
 
         Raises:
             UserError: an unsupported space, a negative seed, or squashing or scaling
@@ -93,6 +96,7 @@ class VectorEnv(EnvBase):
             name=name,
             normalizer=normalizer,
             close=self._close_vector,
+            masks=masks,
         )
         normalized = normalizer is not None and normalizer.observation is not None
         dtype = observation_dtype(self.single_observation_space, normalized=normalized)

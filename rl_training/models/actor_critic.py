@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,11 @@ class ActorCritic(nn.Module):
         architecture: ``dual`` (an encoder each), ``shared`` (one encoder, trained by both) or
             ``detach`` (one encoder, on which the value loss has no influence).
         orthogonal_init: orthogonal weights with gains sqrt(2), 0.01 (policy) and 1 (value).
+    """
+
+    masks_its_features: ClassVar[bool] = False
+    """Whether it puts the mask of legal actions behind the head's features itself: something stands
+    between the encoder and the head.
     """
 
     def __init__(
