@@ -127,6 +127,10 @@ class EnvConfig:
     action_masks: Literal["off", "info", "method", "observation"] = "off"
     """Where the mask of legal discrete actions comes from: the environment's info, its method
     action_masks(), or the key action_mask of a Dict observation (not SAC and TD3)."""
+    info_keys: list[str] = field(default_factory=list)
+    """Keys of the environment's info that go into the batch; arrays with their shape, "key[3]"."""
+    reset_options: dict[str, Any] = field(default_factory=dict)
+    """Options of every reset, in training, evaluation and resume, as YAML: "{level: 3}"."""
     normalize_observation: bool = False
     """Scale observations to zero mean and unit variance, by running statistics."""
     normalize_reward: bool = False
@@ -143,6 +147,11 @@ class EnvConfig:
             self.vectorization != "native" or self.atari.enabled,
             "env.vectorization",
             "native is ale-py's vector environment: it needs env.atari.enabled",
+        )
+        require(
+            "reset_mask" not in self.reset_options,
+            "env.reset_options",
+            "cannot have reset_mask, which is the library's",
         )
         require(
             self.action_masks == "off" or not self.normalize_observation,

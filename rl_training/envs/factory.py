@@ -18,6 +18,7 @@ from rl_training.envs.acceptance import (
 from rl_training.envs.atari import make_atari
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.gymnasium_ids import make_by_id
+from rl_training.envs.infos import TellsInfo
 from rl_training.envs.masks import ObservedMasks, masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
@@ -80,6 +81,8 @@ def _finish(
         raise UserError(f"{env!r} is not a gymnasium environment.")
     require_usable(env)
     env = masked(env, config.env.action_masks)
+    if config.env.info_keys and config.env.vectorization == "async":
+        env = TellsInfo(env, config.env.info_keys)
     if record_episode_statistics:
         env = gymnasium.wrappers.RecordEpisodeStatistics(env)
     return SeededEpisodes(env, seed=config.seed, index=index)
@@ -150,7 +153,7 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
         return _vectorize(make, config, num_envs)
     if isinstance(env, gymnasium.vector.VectorEnv):
         _require_count(env.num_envs, num_envs, "the vector environment")
-        require_usable_vector(env, _observed_masks(config, env))
+        require_usable_vector(env, _observed_masks(config, env), config.env.reset_options)
         return env
     if isinstance(env, gymnasium.Env):
         _require_count(1, num_envs, "an environment instance")
@@ -215,6 +218,8 @@ def make_batched_env(
             scale_actions=scale_actions,
             normalizer=normalizer,
             masks=_observed_masks(config, vector),
+            info_keys=config.env.info_keys,
+            reset_options=config.env.reset_options,
         )
     except UserError:
         close_vector(vector)

@@ -54,7 +54,8 @@ class Masked(gymnasium.Env[Any, Any]):
     Args:
         source: of the masks.
         kind: of the actions.
-        dead_end: a step of the first episode at which the last action has no legal choice.
+        dead_end: a step at which the last action has no legal choice, in the episode of seed
+            ``only`` (None: in every one).
         key: in the info.
     """
 
@@ -64,9 +65,11 @@ class Masked(gymnasium.Env[Any, Any]):
         kind: str = "Discrete",
         *,
         dead_end: int | None = None,
+        only: int | None = None,
         key: str = "action_mask",
     ) -> None:
-        self.source, self.kind, self.dead_end, self.key = source, kind, dead_end, key
+        self.source, self.kind, self.key = source, kind, key
+        self.dead_end, self.only = dead_end, only
         vector: Any = spaces.Box(-1.0, 1.0, (2,), np.float64)
         self.action_space = MASKED_ACTIONS[kind]
         masks = spaces.MultiBinary(sum(counts_of(kind)))
@@ -80,6 +83,7 @@ class Masked(gymnasium.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self.is_dead_end = self.only in (None, seed)
         self.steps, self.length = 0, int(self.np_random.integers(3, 13))
         return self._observe()
 
@@ -87,7 +91,7 @@ class Masked(gymnasium.Env[Any, Any]):
         self.mask = draw_mask(self.np_random, self.kind).astype(np.int8)
         if self.steps >= self.length:
             self.mask[:] = 0
-        if self.steps == self.dead_end:
+        if self.is_dead_end and self.steps == self.dead_end:
             self.mask[-counts_of(self.kind)[-1] :] = 0
         place = self.np_random.uniform(-1, 1, 2)
         if self.source == "observation":

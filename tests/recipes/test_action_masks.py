@@ -13,6 +13,7 @@ import torch
 from torch.distributions import Categorical
 
 from rl_training import PPO
+from rl_training.envs import episode_seed
 from rl_training.errors import UserError
 from rl_training.registry import ACTION_MASKS, ACTION_SPACES, ALGORITHMS, algorithm_class
 from rl_training.runtime.state import digest
@@ -128,10 +129,10 @@ def test_batches_are_evaluated_as_by_a_categorical_of_the_legal_actions() -> Non
     [("Discrete", "no action is legal"), ("MultiDiscrete", "no action is legal in component 2")],
 )
 def test_no_legal_action_names_the_environment(kind: str, message: str, vectorization: str) -> None:
-    makers = iter([None, 2])
     algorithm = PPO(
-        lambda: Masked("info", kind, dead_end=next(makers)),
+        lambda: Masked("info", kind, dead_end=2, only=episode_seed(1, 1, 0)),
         action_masks="info",
+        vectorization=vectorization,
         num_envs=2,
         num_steps=64,
     )
