@@ -27,7 +27,7 @@ from rl_training.envs.replay import (
 from rl_training.envs.rows import RowError, Rows, RowStep
 from rl_training.envs.seeding import episode_seed
 from rl_training.envs.spaces import ActionMap
-from rl_training.errors import UserError
+from rl_training.errors import EnvironmentFailedError, UserError
 
 Array = NDArray[Any]
 logger = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class Episodes:
                 f"in environment {row}, step {steps[row]} of episode {self.indices[row]} "
                 f"(reset seed {seed})"
             )
-        raise RuntimeError(
+        raise EnvironmentFailedError(
             f"{self.name} failed {where}: {type(cause).__name__}: {cause}"
         ) from cause
 

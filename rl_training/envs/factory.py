@@ -18,7 +18,6 @@ from rl_training.envs.acceptance import (
 from rl_training.envs.atari import make_atari
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.gymnasium_ids import make_by_id
-from rl_training.envs.infos import TellsInfo
 from rl_training.envs.masks import ObservedMasks, masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
@@ -81,11 +80,11 @@ def _finish(
         raise UserError(f"{env!r} is not a gymnasium environment.")
     require_usable(env)
     env = masked(env, config.env.action_masks)
-    if config.env.info_keys and config.env.vectorization == "async":
-        env = TellsInfo(env, config.env.info_keys)
     if record_episode_statistics:
         env = gymnasium.wrappers.RecordEpisodeStatistics(env)
-    return SeededEpisodes(env, seed=config.seed, index=index)
+    in_worker = config.env.vectorization == "async" and not record_episode_statistics
+    info_keys = config.env.info_keys if in_worker else None
+    return SeededEpisodes(env, seed=config.seed, index=index, info_keys=info_keys)
 
 
 def make_vector_env(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +38,10 @@ def parse_info_keys(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
             raise UserError(f"env.info_keys: {key!r} is there twice.")
         shapes[key] = tuple(int(each) for each in shape.split(",")) if shape else ()
     return shapes
+
+
+GAME_KEYS = ("score", "game_length", "game_over")
+"""What a step tells of the game that its episode is a part of."""
 
 
 class NamedInfo:
@@ -134,19 +137,22 @@ class Asked(NamedTuple):
                 raise UserError(f"env.{name}: {what} takes none.")
 
 
-class TellsInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Puts the named keys into ``info`` as float32: in a worker, where a vector environment would
-    give all rows the dtype of the first.
+class FewInfo:
+    """Steps an environment and leaves of its ``info`` what is read: the named keys, as float32, and
+    the keys ``kept``.
+
+    In a worker: a vector environment makes arrays of all of the rows' infos, and fails where one
+    changes its shape or its kind, and gives all rows the dtype of the first.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], names: Sequence[str]) -> None:
-        super().__init__(env)
-        self._info = NamedInfo(names)
+    def __init__(
+        self, step: Callable[[Any], Any], names: Sequence[str], kept: Sequence[str]
+    ) -> None:
+        self._step, self._info, self._kept = step, NamedInfo(names), kept
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step."""
-        *taken, information = self.env.step(action)
-        observation, reward, terminated, truncated = taken
-        told = self._info.of(information)
-        kept = {key: each for key, each in information.items() if key not in self._info.shapes}
-        return observation, reward, terminated, truncated, {**kept, **told}
+        observation, reward, terminated, truncated, information = self._step(action)
+        kept = {key: information[key] for key in self._kept if key in information}
+        told = {**kept, **self._info.of(information)}
+        return observation, reward, terminated, truncated, told

@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
 from rl_training.envs.flatten import flattening_of, require_integers
-from rl_training.envs.infos import Asked, NamedInfo
+from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.workers import dead_worker
 
@@ -49,9 +49,6 @@ class Games(NamedTuple):
             np.array(information["game_length"], np.int64),
             np.array(information["game_over"], bool),
         )
-
-
-GAME_KEYS = ("score", "game_length", "game_over")
 
 
 class RowStep(NamedTuple):
@@ -311,12 +308,15 @@ class BatchedRows:
         self._vector.call("restore", list(states))
 
     def _failure(self, error: Exception) -> RowError:
-        if isinstance(error, EOFError | OSError) and hasattr(self._vector, "processes"):
+        row = self._failed_row()
+        # Where no environment said so, an error of a pipe is that of a worker's end.
+        broken = row is None and isinstance(error, EOFError | OSError)
+        if broken and hasattr(self._vector, "processes"):
             row, what = dead_worker(self._vector)
             failure = RowError(row)
             failure.__cause__ = RuntimeError(f"{what}: {type(error).__name__}")
             return failure
-        failure = RowError(self._failed_row())
+        failure = RowError(row)
         failure.__cause__ = error
         return failure
 
