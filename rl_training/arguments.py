@@ -79,7 +79,8 @@ def with_number_of(env: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """
     if isinstance(env, type) or not hasattr(env, "step"):  # a class makes as many as are asked for
         return dict(changes)
-    count = getattr(env, "num_envs", 1)
+    agents = getattr(env, "possible_agents", None)  # PettingZoo's: each is a row
+    count = getattr(env, "num_envs", 1) if agents is None else len(agents)
     if changes.get("num_envs", count) != count:
         raise UserError(f"num_envs is {changes['num_envs']}, and the environment given is {count}.")
     return {**changes, "num_envs": count}

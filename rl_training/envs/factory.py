@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -21,6 +21,13 @@ from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.masks import ObservedMasks, masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
+from rl_training.envs.parallel import (
+    MadeParallelError,
+    is_parallel,
+    is_parallel_id,
+    parallel_maker,
+    parallel_rows,
+)
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
 from rl_training.envs.workers import close_vector, start_workers
@@ -135,7 +142,8 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
 
     Args:
         env: ``None`` or an id (built from ``config``), a callable that builds one environment, an
-            environment (one row), or a gymnasium vector environment (as many rows as it has).
+            environment (one row), or a gymnasium vector environment (as many rows as it has). A
+            parallel environment of PettingZoo has a row per agent.
         config: gives number, seed and vectorisation where ``env`` leaves them open.
         num_envs: how many rows to build; for an instance or a vector environment, how many it must
             have.
@@ -146,6 +154,9 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
             the data.
     """
     if env is None or isinstance(env, str):
+        if is_parallel_id(env or config.env_id):
+            make_parallel = parallel_maker(env or config.env_id, config.env_kwargs)
+            return cast("AnyVector", parallel_rows(make_parallel, config, num_envs))
         if config.env.vectorization == "native":
             return _native(env or config.env_id, config, num_envs)
         make = functools.partial(_make_quiet, env or config.env_id, config)
@@ -158,8 +169,13 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
         _require_count(1, num_envs, "an environment instance")
         wrapped = _finish(env, config, 0, record_episode_statistics=False)
         return SyncVectorEnv([lambda: wrapped], autoreset_mode=AutoresetMode.DISABLED)
+    if is_parallel(env):
+        return cast("AnyVector", parallel_rows(lambda: env, config, num_envs))
     if callable(env):
-        return _vectorize(functools.partial(_call, env, config), config, num_envs)
+        try:
+            return _vectorize(functools.partial(_call, env, config), config, num_envs)
+        except MadeParallelError as made:
+            return cast("AnyVector", parallel_rows(env, config, num_envs, first=made.env))
     raise UserError(
         f"{env!r} is not an environment; allowed: a gymnasium id, a callable, an environment, a "
         "vector environment."
@@ -171,7 +187,10 @@ def _make_quiet(env_id: str, config: TrainConfig, index: int) -> Environment:
 
 
 def _call(make: Callable[[], Any], config: TrainConfig, index: int) -> Environment:
-    return _finish(make(), config, index, record_episode_statistics=False)
+    made = make()
+    if is_parallel(made):
+        raise MadeParallelError(made)
+    return _finish(made, config, index, record_episode_statistics=False)
 
 
 def _require_count(have: int, want: int | None, what: str) -> None:
