@@ -141,7 +141,8 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise UserError(
                 f"{self.env}: an action mask of shape {legal.shape}, for {self._count} actions."
             )
-        return {MASK: legal != 0, OBSERVATION: observation}
+        bits = legal if legal.dtype.char in "?b" else legal != 0  # bool and int8 as they are
+        return {MASK: bits, OBSERVATION: observation}
 
     def _other(self, information: dict[str, Any], over: Any) -> Any:
         mask = information.get(OTHER_MASK)
