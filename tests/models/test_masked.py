@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
@@ -198,3 +200,49 @@ def test_an_encoder_hands_the_mask_on() -> None:
     observation = torch.randn(7, 6)
     assert encoder.output_size == 8
     assert torch.equal(encoder(observation)[:, 5:], observation[:, 1:4])
+
+
+@st.composite
+def masked_sizes(draw: st.DrawFn) -> tuple[list[int], list[list[bool]]]:
+    """Draw how many choices several actions have, and masks of a few rows that leave each one."""
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    rows = []
+    for _ in range(draw(st.integers(1, 3))):
+        row: list[bool] = []
+        for size in sizes:
+            part = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+            part[draw(st.integers(0, size - 1))] = True
+            row += part
+        rows.append(row)
+    return sizes, rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(masked_sizes(), st.integers(0, 2**16))
+def test_any_masks_give_the_numbers_of_the_legal_choices_alone(
+    drawn: tuple[list[int], list[list[bool]]], seed: int
+) -> None:
+    sizes, rows = drawn
+    mask = torch.tensor(rows)
+    generator = torch.Generator().manual_seed(seed)
+    head = MaskedMultiCategoricalHead(num_features=4 + sum(sizes), sizes=sizes)
+    features = torch.cat([torch.randn(len(mask), 4, generator=generator) * 3, mask.float()], -1)
+    (logits,) = parameters = head(features)
+    action = head.draw(parameters, generator)
+    log_probability, entropy = head.evaluate(parameters, action)
+    raw = head.layer(features[:, :4])
+    start = 0
+    expected, expected_entropy = torch.zeros(len(mask)), torch.zeros(len(mask))
+    for number, size in enumerate(sizes):
+        part = slice(start, start + size)
+        start += size
+        assert mask[:, part].gather(-1, action[:, number : number + 1]).all()
+        for row in range(len(mask)):
+            places = mask[row, part].nonzero().squeeze(-1)
+            alone: Any = Categorical(logits=raw[row, part][places])
+            chosen = (places == action[row, number]).nonzero().squeeze()
+            expected[row] += alone.log_prob(chosen)
+            expected_entropy[row] += alone.entropy()
+    torch.testing.assert_close(log_probability, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, expected_entropy, atol=1e-5, rtol=1e-5)
+    assert torch.equal(logits > -1e29, mask)
