@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.losses.dqn import dqn_loss, greedy_target
+from rl_training.losses.dqn import (
+    categorical_loss,
+    dqn_loss,
+    greedy_target,
+    project_distribution,
+)
 from rl_training.models.masked import random_legal
 from rl_training.runtime.state import digest
 from tests.recipes.masked_environments import Masked
@@ -65,19 +70,33 @@ def test_the_target_takes_the_best_legal_successor() -> None:
 
 
 @pytest.mark.parametrize("distributional", [False, True])
-def test_the_update_looks_at_the_masks_of_the_successors(distributional: bool) -> None:
-    """A gradient step is the same whatever illegal successors are worth."""
-    algorithm = build(distributional=distributional, num_atoms=11)
-    algorithm.learn(256)
-    batch = algorithm.replay.sample(32, torch.Generator().manual_seed(0))
-    batch.pop("indices")
-    mask = algorithm.legal(batch["next_observation"])
-    assert 0 < mask.mean() < 0.9
-    values = algorithm.q_values(algorithm.target, batch["next_observation"], None)
-    chosen = algorithm._greedy(algorithm.target, batch["next_observation"], None)
-    some = mask.any(-1)
-    assert torch.equal(chosen[some], values.masked_fill(mask == 0, -torch.inf).argmax(-1)[some])
-    assert not torch.equal(chosen, values.argmax(-1))
+@pytest.mark.parametrize("double", [False, True])
+def test_the_errors_are_those_of_the_best_legal_successors(
+    distributional: bool, double: bool
+) -> None:
+    algorithm = build(distributional=distributional, double=double, num_atoms=11).learn(256)
+    batch = algorithm.replay.sample(64, torch.Generator().manual_seed(0))
+    following, rows = batch["next_observation"], torch.arange(64)
+    legal = algorithm.legal(following) > 0
+    assert 0 < legal.float().mean() < 0.9
+    chooser = algorithm.model if double else algorithm.target
+    values = algorithm.q_values(chooser, following, None)
+    # After an episode's last step nothing is legal here, and anything counts.
+    best = values.masked_fill(~legal & legal.any(-1, keepdim=True), -torch.inf).argmax(-1)
+    assert not torch.equal(best, values.argmax(-1))
+    none: Any = (None, None, None)
+    facts = batch["reward"], batch["discount"], batch["terminated"]
+    if distributional:
+        found = algorithm._categorical_loss(batch, none, None)[2]
+        chances = algorithm.target(following, None).softmax(-1)[rows, best]
+        target = project_distribution(chances, *facts, algorithm.support)
+        logits = algorithm.model(batch["observation"], None)[rows, batch["action"]]
+        torch.testing.assert_close(found, categorical_loss(logits, target))
+    else:
+        _, q, found = algorithm._value_loss(batch, none, None)
+        value = algorithm.target(following, None)[rows, best]
+        target = batch["reward"] + batch["discount"] * value * ~batch["terminated"]
+        torch.testing.assert_close(found, q - target)
     algorithm.close()
 
 
