@@ -81,7 +81,12 @@ def _make_named(
 
 
 def _finish(
-    env: Any, config: TrainConfig, index: int, record_episode_statistics: bool
+    env: Any,
+    config: TrainConfig,
+    index: int,
+    record_episode_statistics: bool,
+    *,
+    in_worker: bool = False,
 ) -> Environment:
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{env!r} is not a gymnasium environment.")
@@ -89,7 +94,6 @@ def _finish(
     env = masked(env, config.env.action_masks)
     if record_episode_statistics:
         env = gymnasium.wrappers.RecordEpisodeStatistics(env)
-    in_worker = config.env.vectorization == "async" and not record_episode_statistics
     info_keys = config.env.info_keys if in_worker else None
     return SeededEpisodes(env, seed=config.seed, index=index, info_keys=info_keys)
 
@@ -183,14 +187,20 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
 
 
 def _make_quiet(env_id: str, config: TrainConfig, index: int) -> Environment:
-    return _finish(_make_named(env_id, config), config, index, record_episode_statistics=False)
+    return _finish_quiet(_make_named(env_id, config), config, index)
 
 
 def _call(make: Callable[[], Any], config: TrainConfig, index: int) -> Environment:
     made = make()
     if is_parallel(made):
         raise MadeParallelError(made)
-    return _finish(made, config, index, record_episode_statistics=False)
+    return _finish_quiet(made, config, index)
+
+
+def _finish_quiet(env: Any, config: TrainConfig, index: int) -> Environment:
+    """Finish an environment that only the library steps: no more of its info than that reads."""
+    in_worker = config.env.vectorization == "async"
+    return _finish(env, config, index, record_episode_statistics=False, in_worker=in_worker)
 
 
 def _require_count(have: int, want: int | None, what: str) -> None:

@@ -15,7 +15,8 @@ from gymnasium import spaces
 from torchrl.envs.utils import check_env_specs
 
 from rl_training import PPO
-from rl_training.envs import episode_seed
+from rl_training.config import config_from_dict, replace_config
+from rl_training.envs import as_vector, episode_seed, make_vector_env
 from rl_training.envs.infos import parse_info_keys
 from rl_training.errors import UserError
 from rl_training.runtime.state import digest
@@ -189,3 +190,22 @@ def test_a_vector_environment_of_ones_own_has_the_options_too() -> None:
 def test_options_of_the_library_are_refused() -> None:
     with pytest.raises(UserError, match="reset_mask"):
         PPO(Telling, reset_options={"reset_mask": 1}, **SHORT)
+
+
+def test_only_the_library_s_own_workers_leave_infos_out() -> None:
+    env = {"vectorization": "async", "info_keys": ["steps"]}
+    config = config_from_dict(
+        {"algo": "ppo", "env_id": "Taxi-v4", "num_envs": 2, "env": env}, source="test"
+    )
+    public: Any = make_vector_env(config, record_episode_statistics=False)
+    own: Any = as_vector(Telling, config)
+    all_of_taxi = {"prob", "_prob", "action_mask", "_action_mask"}
+    for vector, told in ((public, all_of_taxi), (own, {"steps", "_steps"})):
+        vector.reset(seed=[0, 0])
+        *_, info = vector.step(np.zeros(2, np.int64))
+        assert set(info) == told
+        vector.close()
+    own = as_vector(Telling, replace_config(config, vectorization="sync"))
+    own.reset(seed=[0, 0])
+    assert {"steps", "place", "text"} <= set(own.step(np.zeros(2, np.int64))[-1])
+    own.close()
