@@ -45,17 +45,19 @@ class StatefulPolicy:
         self._state: Any = None
         self._starts: NDArray[np.bool_] | None = None
 
-    def predict(self, observation: Any, *, reward: Any = None) -> Array:
+    def predict(self, observation: Any, *, reward: Any = None, action_masks: Any = None) -> Array:
         """Return actions for the next observations, one ``[*shape]`` or a batch ``[N, *shape]``.
 
         Args:
             observation: of the same environments, in the same order, as at the call before.
             reward: of the step before, one or ``[N]``; read by policies with ``previous_reward``.
+            action_masks: as for `Algorithm.predict`.
 
         Raises:
             UserError: another number of observations than before, without a `reset` of all.
         """
         algorithm = self._algorithm
+        observation = algorithm._with_masks(observation, action_masks)
         batch, single = as_batch(observation, algorithm.raw_observation_space, Normalizer())
         starts = np.ones(len(batch), np.bool_) if self._starts is None else self._starts
         if len(starts) != len(batch):
@@ -191,13 +193,13 @@ class Algorithm(AlgorithmCore):
             state: recurrent state; None for policies without memory.
             episode_start: bool ``[N]``; only policies with memory read it.
             action_masks: legal actions, bool ``[n]`` or ``[N, n]``, where ``env.action_masks`` is
-                ``info`` or ``method``.
+                ``info`` or ``method``; of several actions at once, one's after the other's.
             deterministic: the most likely action instead of a sample.
 
         Raises:
             UserError: the observation has another shape than the environment's.
         """
-        observation = with_mask(observation, action_masks, self.config.env.action_masks)
+        observation = self._with_masks(observation, action_masks)
         batch, single = as_batch(observation, self.raw_observation_space, self.normalizer)
         action = self.action(
             batch.to(self.device),
@@ -206,6 +208,10 @@ class Algorithm(AlgorithmCore):
         )
         taken = self._action_map.to_env(action.cpu().numpy())
         return (taken[0] if single else taken), state
+
+    def _with_masks(self, observation: Any, action_masks: Any) -> Any:
+        source = self.config.env.action_masks
+        return with_mask(observation, action_masks, source, self.action_space)
 
     def stateful_policy(self, *, deterministic: bool = True) -> StatefulPolicy:
         """Return a predictor that keeps a policy's memory itself, for serving."""

@@ -21,11 +21,11 @@ from rl_training.config import TrainConfig
 from rl_training.envs import ActionMap, Normalizer, VectorEnv, make_batched_env, space_to_dict
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.fresh import fresh_source
+from rl_training.envs.masks import require_masks_taken
 from rl_training.envs.spaces import require_taken, space_outline
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
-from rl_training.registry import ACTION_MASKS
 from rl_training.runtime.checks import (
     fitting,
     require_counter,
@@ -93,8 +93,7 @@ class AlgorithmCore(ABC):
 
     def _setup(self, config: TrainConfig, env: Any, networks: Networks | None) -> None:
         self.config = dataclasses.replace(config, env_id=env) if isinstance(env, str) else config
-        if self.config.env.action_masks != "off" and self.name not in ACTION_MASKS:
-            raise UserError(f"env.action_masks: {self.name} takes none; {ACTION_MASKS} do.")
+        require_masks_taken(self.name, config.env.action_masks)
         self.networks = networks
         self.device = resolve_device(config.device)
         self.global_step = 0
@@ -113,6 +112,7 @@ class AlgorithmCore(ABC):
 
     def _make(self, observation_space: Any, action_space: Any) -> None:
         require_taken(action_space, self.action_spaces, self.name)
+        require_masks_taken(self.name, self.config.env.action_masks, action_space)
         self.raw_observation_space = observation_space
         self.observation_space, self.action_space = flat_space(observation_space), action_space
         self._action_map = ActionMap(

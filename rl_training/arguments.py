@@ -79,7 +79,8 @@ def with_number_of(env: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """
     if isinstance(env, type) or not hasattr(env, "step"):  # a class makes as many as are asked for
         return dict(changes)
-    count = getattr(env, "num_envs", 1)
+    agents = getattr(env, "possible_agents", None)  # PettingZoo's: each is a row
+    count = getattr(env, "num_envs", 1) if agents is None else len(agents)
     if changes.get("num_envs", count) != count:
         raise UserError(f"num_envs is {changes['num_envs']}, and the environment given is {count}.")
     return {**changes, "num_envs": count}
@@ -91,6 +92,6 @@ def _name(env: Any) -> str:
             "an environment is missing: give a gymnasium id, a callable or an environment."
         )
     spec = getattr(env, "spec", None)
-    if spec is not None:
+    if spec is not None and not isinstance(env, type):  # of a class it is a property
         return str(spec.id)
     return f"{PYTHON_ENVIRONMENT}{getattr(env, '__name__', type(env).__name__)}"

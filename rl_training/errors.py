@@ -16,6 +16,10 @@ class NonFiniteError(RuntimeError):
     """
 
 
+class EnvironmentFailedError(RuntimeError):
+    """An environment raised in a step or a reset; its own exception is the cause."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the candidate closest to ``name``, or an empty string."""
     matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)

@@ -20,7 +20,7 @@ from torchrl.collectors import Collector
 from rl_training import evaluation
 from rl_training.config.groups import ATARI_TAG
 from rl_training.data.lean_collector import LeanCollector
-from rl_training.errors import NonFiniteError
+from rl_training.errors import EnvironmentFailedError, NonFiniteError
 from rl_training.finite import UpdateCheck, check_batch
 from rl_training.runtime.callback_states import (
     end_all,
@@ -218,13 +218,14 @@ class TrainingLoop:
         Raises:
             NonFiniteError: training met a NaN or an infinity; the message names the checkpoint that
                 is left.
+            EnvironmentFailedError: an environment raised; the message names it and the checkpoint.
         """
         result: LoopResult | None = None
         try:
             result = self._train()
-        except NonFiniteError as error:
+        except (NonFiniteError, EnvironmentFailedError) as error:
             left = "" if self.run is None else f" Training stopped; {what_is_left(self.run)}"
-            raise NonFiniteError(f"{error}{left}") from None
+            raise type(error)(f"{error}{left}") from error.__cause__
         finally:
             if self.run is not None:
                 status = "failed" if result is None else result.status

@@ -172,11 +172,17 @@ class OffPolicyAlgorithm(Algorithm):
         """Draw the rollout's random actions and noise."""
         count = self.config.num_envs
         steps = self.frames_per_batch // count
-        missing = self.config.algorithm.warm_up - self.global_step
-        random = min(max(-(-missing // count), 0), steps)
+        random = self._blind_steps(steps)
         self.rollout_policy.begin_rollout(
             self._random_actions(random), self._rollout_noise(steps - random)
         )
+
+    def _blind_steps(self, steps: int) -> int:
+        """Return how many of the next ``steps`` belong to the warm-up, whose random actions look at
+        no observation.
+        """
+        missing = self.config.algorithm.warm_up - self.global_step
+        return min(max(-(-missing // self.config.num_envs), 0), steps)
 
     def _random_actions(self, steps: int) -> list[Tensor]:
         """Draw uniform actions: over the numbers, or over [-1, 1] in each dimension."""

@@ -33,8 +33,15 @@ ACTION_SPACES: dict[str, tuple[str, ...]] = {
 }
 """Name -> the kinds of action spaces the algorithm takes; the classes read it."""
 
-ACTION_MASKS = ("ppo", "ppg")
-"""Names of the algorithms that take masks of legal actions, ``env.action_masks``."""
+_MASKED_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary")
+ACTION_MASKS: dict[str, tuple[str, ...]] = {
+    "ppo": _MASKED_ACTIONS,
+    "ppg": _MASKED_ACTIONS,
+    "dqn": ("Discrete",),
+    "recurrent_ppg": _MASKED_ACTIONS,
+    "recurrent_ppo": _MASKED_ACTIONS,
+}
+"""Name -> the kinds of actions of which it takes masks of the legal ones, ``env.action_masks``."""
 
 _ALL_OBSERVATIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 OBSERVATION_SPACES: dict[str, tuple[str, ...]] = dict.fromkeys(ALGORITHMS, _ALL_OBSERVATIONS)

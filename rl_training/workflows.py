@@ -392,8 +392,9 @@ def predict_checkpoint(
     best: bool = False,
     deterministic: bool = True,
     trust_modules: bool = False,
+    action_masks: Any = None,
 ) -> Any:
     """Return a saved policy's actions for raw observations, of a policy with memory the first."""
     algorithm, _ = load_algorithm(path, best=best, trust_modules=trust_modules)
-    action, _ = algorithm.predict(observation, deterministic=deterministic)
-    return action
+    given = {"action_masks": action_masks, "deterministic": deterministic}
+    return algorithm.predict(observation, **given)[0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.benchmarks import bare_loop, measurements, tables
+from tests.benchmarks import bare_loop, masks, measurements, tables
 from tests.benchmarks.measurements import Results, plan
 from tests.benchmarks.process import MeasurementError, Result, measure
 
@@ -63,3 +63,9 @@ def test_ratio_takes_the_best_thread_count_of_each_side(monkeypatch: pytest.Monk
 def test_a_failed_process_is_named_by_its_last_line() -> None:
     with pytest.raises(MeasurementError, match="invalid choice: 'nothing'"):
         measure("bare_loop", "--environments", "nothing", threads=1)
+
+
+def test_the_cost_of_masks_is_a_ratio_of_both_parts() -> None:
+    ratios = masks.compare("dqn", several=False, rounds=1, iterations=1)
+    assert set(ratios) == {"collect", "update", "whole"}
+    assert all(0.1 < ratio < 10 for ratio in ratios.values())

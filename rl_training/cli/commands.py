@@ -338,6 +338,7 @@ def _list(arguments: list[str]) -> int:
 
 def _algorithm_lines() -> list[str]:
     from rl_training.registry import (
+        ACTION_MASKS,
         ACTION_SPACES,
         ALGORITHMS,
         OBSERVATION_SPACES,
@@ -349,6 +350,7 @@ def _algorithm_lines() -> list[str]:
         lines.append(f"{name:<16} {ALGORITHMS[name]}")
         lines.append(f"{'':<16} actions: {', '.join(ACTION_SPACES[name])}")
         lines.append(f"{'':<16} observations: {', '.join(OBSERVATION_SPACES[name])}")
+        lines.append(f"{'':<16} action masks: {', '.join(ACTION_MASKS.get(name, ['none']))}")
     return lines
 
 

@@ -129,8 +129,12 @@ class EnvConfig:
     wrappers: list[str] = field(default_factory=list)
     """Gymnasium wrappers around the environment, as "module:Class", the innermost first."""
     action_masks: Literal["off", "info", "method", "observation"] = "off"
-    """Where the mask of legal Discrete actions comes from: the environment's info, its method
-    action_masks(), or the key action_mask of a Dict observation (PPO and PPG)."""
+    """Where the mask of legal discrete actions comes from: the environment's info, its method
+    action_masks(), or the key action_mask of a Dict observation (not SAC and TD3)."""
+    info_keys: list[str] = field(default_factory=list)
+    """Keys of the environment's info that go into the batch; arrays with their shape, "key[3]"."""
+    reset_options: dict[str, Any] = field(default_factory=dict)
+    """Options of every reset, in training, evaluation and resume, as YAML: "{level: 3}"."""
     normalize_observation: bool = False
     """Scale observations to zero mean and unit variance, by running statistics."""
     normalize_reward: bool = False
@@ -150,6 +154,11 @@ class EnvConfig:
             not (self.wrappers and (self.atari.enabled or self.vectorization == "native")),
             "env.wrappers",
             "must be empty with env.atari and with native environments: pipelines of their own",
+        )
+        require(
+            "reset_mask" not in self.reset_options,
+            "env.reset_options",
+            "cannot have reset_mask, which is the library's",
         )
         require(
             self.action_masks == "off" or not self.normalize_observation,

@@ -299,15 +299,14 @@ class RecurrentPPO(PPO):
             state: what the call before returned, a dict of arrays; None: episodes begin. Where the
                 model reads ``previous_reward``, the caller puts it there.
             episode_start: bool, or one ``[N]``: whose episode begins; their state counts as zero.
-            action_masks: reserved for masked policies; must be None.
+            action_masks: as for `Algorithm.predict`.
             deterministic: the most likely action instead of a sample.
 
         Raises:
             UserError: an observation or a state of another shape, or no state where no episode
                 begins. `stateful_policy` keeps the state itself.
         """
-        if action_masks is not None:
-            raise UserError(f"{self.name} takes no action masks yet.")
+        observation = self._with_masks(observation, action_masks)
         batch, single = as_batch(observation, self.raw_observation_space, self.normalizer)
         carried = self._carried(state, episode_start, len(batch))
         action, _, _, after = self.model.act(

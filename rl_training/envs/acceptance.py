@@ -4,7 +4,8 @@ none whose running statistics a checkpoint would not hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import gymnasium
@@ -12,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_training.envs.flatten import batched_array
+from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.spaces import ActionMap, require_supported
 from rl_training.errors import UserError
 
@@ -72,13 +74,18 @@ def require_own_environments(envs: Sequence[Any]) -> None:
             )
 
 
-def require_usable_vector(vector: Any) -> None:
+def require_usable_vector(
+    vector: Any,
+    masks: ObservedMasks | None = None,
+    reset_options: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Raise unless finished rows of ``vector`` can be reset one by one, at once, and the others are
     left alone.
 
     A vector environment of gymnasium's own with autoreset DISABLED can. Any other is tried out: it
     is reset, stepped and reset in one row, and the observations of the other rows compared. Its
-    wrappers are looked at as `require_usable` does, and no environment may stand in two rows.
+    wrappers are looked at as `require_usable` does, and no environment may stand in two rows. With
+    ``masks`` it is stepped by legal actions; every reset has the ``reset_options``.
 
     Raises:
         UserError: autoreset SAME_STEP, or rows that a masked reset disturbs; the message names the
@@ -103,7 +110,7 @@ def require_usable_vector(vector: Any) -> None:
         # memory.
         raise UserError(f"{name} without shared memory would reset finished rows twice; {_REMEDY}.")
     try:
-        spared = _masked_reset_spares_others(vector, name)
+        spared = _masked_reset_spares_others(vector, name, masks, dict(reset_options))
     except UserError:
         raise
     except Exception as error:
@@ -134,14 +141,18 @@ def _require_usable_layers(vector: Any) -> None:
                 _refuse_normalizer(wrapper, vector)
 
 
-def _masked_reset_spares_others(vector: Any, name: str) -> bool:
+def _masked_reset_spares_others(
+    vector: Any, name: str, masks: ObservedMasks | None, options: dict[str, Any]
+) -> bool:
     require_supported(vector.single_observation_space, vector.single_action_space, name)
     space = vector.single_action_space
     zeros = np.zeros(
         (vector.num_envs, *(space.shape or ())), np.int64 if space.dtype.kind == "i" else np.float32
     )
+    first = vector.reset(seed=list(range(vector.num_envs)), options=dict(options) or None)[0]
+    if masks is not None:
+        zeros = masks.legal_actions(batched_array(first, vector.single_observation_space))
     actions = ActionMap(space).to_env(zeros)
-    vector.reset(seed=list(range(vector.num_envs)))
     space = vector.single_observation_space
     before = batched_array(vector.step(actions)[0], space)
     mask = np.zeros(vector.num_envs, bool)
@@ -149,5 +160,6 @@ def _masked_reset_spares_others(vector: Any, name: str) -> bool:
     # Another seed than the first: a row that is reset after all then shows it even where its first
     # step changed nothing.
     seeds = [vector.num_envs + row for row in range(vector.num_envs)]
-    after = batched_array(vector.reset(seed=seeds, options={"reset_mask": mask})[0], space)
+    options = {**options, "reset_mask": mask}
+    after = batched_array(vector.reset(seed=seeds, options=options)[0], space)
     return before[1:].tobytes() == after[1:].tobytes()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.randomness import GeneratorWatch
 from rl_training.envs.replay import (
@@ -26,7 +27,7 @@ from rl_training.envs.replay import (
 from rl_training.envs.rows import RowError, Rows, RowStep
 from rl_training.envs.seeding import episode_seed
 from rl_training.envs.spaces import ActionMap
-from rl_training.errors import UserError
+from rl_training.errors import EnvironmentFailedError, UserError
 
 Array = NDArray[Any]
 logger = logging.getLogger(__name__)
@@ -61,15 +62,17 @@ class Episodes:
         name: str,
         normalizer: Normalizer | None,
         close: Callable[[], None],
+        masks: ObservedMasks | None = None,
     ) -> None:
         """Prepare; the first :meth:`restart` begins the first episodes. ``close`` is called when a
-        row fails.
+        row fails; ``masks`` are in the observations.
         """
         self.rows = rows
         self.num_envs = rows.num_envs
         self.action_map = action_map
         self.name = name
         self.normalizer = normalizer
+        self._masks = masks
         self.log = ActionLog(self.num_envs)
         self.snapshots = rows.can_snapshot
         """Whether a state holds the rows' own states, instead of the actions that lead there."""
@@ -111,6 +114,9 @@ class Episodes:
             self.log.append(env_actions.copy())
         try:
             step = self._step_rows(env_actions)
+            if self._masks is not None:
+                over = step.terminated, step.truncated
+                self._masks.require(step.observation, range(self.num_envs), over)
         except Exception as error:
             self._fail(error, self.lengths + 1)
         reward = (
@@ -175,10 +181,14 @@ class Episodes:
         seeds = [episode_seed(self.seed, row, self.indices[row]) for row in rows]
         try:
             if self._watch.over("resets"):
-                return self.rows.reset(rows, seeds)
-            return self._watch.call("resets", self.rows.reset, rows, seeds)
+                observation = self.rows.reset(rows, seeds)
+            else:
+                observation = self._watch.call("resets", self.rows.reset, rows, seeds)
+            if self._masks is not None:
+                self._masks.require(observation, rows)
         except Exception as error:
             self._fail(error, np.zeros(self.num_envs, np.int64))
+        return observation
 
     def _fail(self, error: Exception, steps: Array) -> NoReturn:
         with contextlib.suppress(Exception):
@@ -194,7 +204,7 @@ class Episodes:
                 f"in environment {row}, step {steps[row]} of episode {self.indices[row]} "
                 f"(reset seed {seed})"
             )
-        raise RuntimeError(
+        raise EnvironmentFailedError(
             f"{self.name} failed {where}: {type(cause).__name__}: {cause}"
         ) from cause
 
@@ -288,11 +298,10 @@ class Episodes:
 
     def _replay(self, state: dict[str, Any]) -> None:
         actions = [np.asarray(episode) for episode in state["actions"]]
-        filler = self._valid_actions()
-        finished = self._verify_finished(state.get("finished") or [None] * self.num_envs, filler)
+        finished = self._verify_finished(state.get("finished") or [None] * self.num_envs)
         seeds = [episode_seed(self.seed, row, index) for row, index in enumerate(self.indices)]
         try:
-            arrived = replay(self.rows, seeds, actions, filler)
+            arrived = replay(self.rows, seeds, actions, self._valid_actions)
         except Exception as error:
             self._fail(error, np.array([len(episode) for episode in actions]))
         recorded = Replayed(
@@ -301,11 +310,9 @@ class Episodes:
         require_equal(recorded, arrived, self.name)
         self.observation, self.returns = recorded.observation, recorded.returns
         self.lengths = np.array([len(episode) for episode in actions], np.int64)
-        self.log.restore(actions, filler, finished)
+        self.log.restore(actions, self._valid_actions(self.observation), finished)
 
-    def _verify_finished(
-        self, saved: Sequence[dict[str, Any] | None], filler: Array
-    ) -> list[Array | None]:
+    def _verify_finished(self, saved: Sequence[dict[str, Any] | None]) -> list[Array | None]:
         """Replay the finished episodes in ``saved``, compare, and return each row's actions."""
         self._finished = [
             None
@@ -319,9 +326,8 @@ class Episodes:
             return actions
         episodes = [np.empty(0) if each is None else each for each in actions]
         try:
-            arrived = replay_finished(
-                self.rows, [last.seed if last else 0 for last in self._finished], episodes, filler
-            )
+            seeds = [last.seed if last else 0 for last in self._finished]
+            arrived = replay_finished(self.rows, seeds, episodes, self._valid_actions)
         except Exception as error:
             self._fail(error, np.array([len(episode) for episode in episodes]))
         recorded = Replayed(arrived.observation.copy(), arrived.returns.copy(), [])
@@ -331,9 +337,12 @@ class Episodes:
         require_equal(recorded, arrived, self.name, rows=rows, which="last finished")
         return actions
 
-    def _valid_actions(self) -> Array:
+    def _valid_actions(self, observation: Array) -> Array:
+        """Return an action that each row takes after having given ``observation``."""
         space = self.action_map.space
         shape = (self.num_envs, *(space.shape or ()))
+        if self._masks is not None:
+            return ActionMap(space).to_env(self._masks.legal_actions(observation))
         # What a policy's zero becomes: always inside the space. Not a sample: that would draw from
         # the space's generator.
         return ActionMap(space).to_env(

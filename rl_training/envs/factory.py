@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -19,10 +19,17 @@ from rl_training.envs.acceptance import (
 from rl_training.envs.atari import make_atari
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.gymnasium_ids import make_by_id
-from rl_training.envs.masks import masked
+from rl_training.envs.masks import ObservedMasks, masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.native_procgen import NativeProcgen
 from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
+from rl_training.envs.parallel import (
+    MadeParallelError,
+    is_parallel,
+    is_parallel_id,
+    parallel_maker,
+    parallel_rows,
+)
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
 from rl_training.envs.workers import close_vector, start_workers
@@ -96,7 +103,12 @@ def _wrapped(env: Environment, name: str) -> Environment:
 
 
 def _finish(
-    env: Any, config: TrainConfig, index: int, record_episode_statistics: bool
+    env: Any,
+    config: TrainConfig,
+    index: int,
+    record_episode_statistics: bool,
+    *,
+    in_worker: bool = False,
 ) -> Environment:
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{env!r} is not a gymnasium environment.")
@@ -104,7 +116,8 @@ def _finish(
     env = masked(env, config.env.action_masks)
     if record_episode_statistics:
         env = gymnasium.wrappers.RecordEpisodeStatistics(env)
-    return SeededEpisodes(env, seed=config.seed, index=index)
+    info_keys = config.env.info_keys if in_worker else None
+    return SeededEpisodes(env, seed=config.seed, index=index, info_keys=info_keys)
 
 
 def make_vector_env(
@@ -157,7 +170,8 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
 
     Args:
         env: ``None`` or an id (built from ``config``), a callable that builds one environment, an
-            environment (one row), or a gymnasium vector environment (as many rows as it has).
+            environment (one row), or a gymnasium vector environment (as many rows as it has). A
+            parallel environment of PettingZoo has a row per agent.
         config: gives number, seed and vectorisation where ``env`` leaves them open.
         num_envs: how many rows to build; for an instance or a vector environment, how many it must
             have.
@@ -168,20 +182,28 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
             the data.
     """
     if env is None or isinstance(env, str):
+        if is_parallel_id(env or config.env_id):
+            make_parallel = parallel_maker(env or config.env_id, config.env_kwargs)
+            return cast("AnyVector", parallel_rows(make_parallel, config, num_envs))
         if config.env.vectorization == "native":
             return _native(env or config.env_id, config, num_envs)
         make = functools.partial(_make_quiet, env or config.env_id, config)
         return _vectorize(make, config, num_envs)
     if isinstance(env, gymnasium.vector.VectorEnv):
         _require_count(env.num_envs, num_envs, "the vector environment")
-        require_usable_vector(env)
+        require_usable_vector(env, _observed_masks(config, env), config.env.reset_options)
         return env
     if isinstance(env, gymnasium.Env):
         _require_count(1, num_envs, "an environment instance")
         wrapped = _finish(env, config, 0, record_episode_statistics=False)
         return SyncVectorEnv([lambda: wrapped], autoreset_mode=AutoresetMode.DISABLED)
+    if is_parallel(env):
+        return cast("AnyVector", parallel_rows(lambda: env, config, num_envs))
     if callable(env):
-        return _vectorize(functools.partial(_call, env, config), config, num_envs)
+        try:
+            return _vectorize(functools.partial(_call, env, config), config, num_envs)
+        except MadeParallelError as made:
+            return cast("AnyVector", parallel_rows(env, config, num_envs, first=made.env))
     raise UserError(
         f"{env!r} is not an environment; allowed: a gymnasium id, a callable, an environment, a "
         "vector environment."
@@ -189,11 +211,20 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
 
 
 def _make_quiet(env_id: str, config: TrainConfig, index: int) -> Environment:
-    return _finish(_make_named(env_id, config), config, index, record_episode_statistics=False)
+    return _finish_quiet(_make_named(env_id, config), config, index)
 
 
 def _call(make: Callable[[], Any], config: TrainConfig, index: int) -> Environment:
-    return _finish(make(), config, index, record_episode_statistics=False)
+    made = make()
+    if is_parallel(made):
+        raise MadeParallelError(made)
+    return _finish_quiet(made, config, index)
+
+
+def _finish_quiet(env: Any, config: TrainConfig, index: int) -> Environment:
+    """Finish an environment that only the library steps: no more of its info than that reads."""
+    in_worker = config.env.vectorization == "async"
+    return _finish(env, config, index, record_episode_statistics=False, in_worker=in_worker)
 
 
 def _require_count(have: int, want: int | None, what: str) -> None:
@@ -238,10 +269,19 @@ def make_batched_env(
             squash_actions=squash_actions,
             scale_actions=scale_actions,
             normalizer=normalizer,
+            masks=_observed_masks(config, vector),
+            info_keys=config.env.info_keys,
+            reset_options=config.env.reset_options,
         )
     except UserError:
         close_vector(vector)
         raise
+
+
+def _observed_masks(config: TrainConfig, vector: Any) -> ObservedMasks | None:
+    if config.env.action_masks == "off":
+        return None
+    return ObservedMasks(vector.single_observation_space, vector.single_action_space)
 
 
 def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normalizer | None:

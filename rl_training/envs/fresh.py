@@ -11,6 +11,7 @@ import gymnasium
 
 from rl_training.envs.factory import make_env, make_normalizer
 from rl_training.envs.normalize import Normalizer
+from rl_training.envs.parallel import is_parallel_id, parallel_maker
 from rl_training.envs.video import VideoRecorder, VideoRequest
 from rl_training.errors import UserError
 
@@ -40,10 +41,15 @@ def fresh_source(
     make = _maker(config, env, render_mode)
     if video is None:
         return make
+    if is_parallel_id(config.env_id if env is None else env):
+        raise UserError(f"{config.env_id}: no videos are recorded of PettingZoo's environments.")
     return lambda: VideoRecorder(make(), video)
 
 
 def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[], Any]:
+    if is_parallel_id(config.env_id if env is None else env):
+        env_id = config.env_id if env is None else env
+        return parallel_maker(env_id, config.env_kwargs, render_mode=render_mode)
     if env is None or isinstance(env, str):
         kwargs = {**config.env_kwargs, **config.evaluation.env_kwargs}
         config = dataclasses.replace(config, env_id=env or config.env_id, env_kwargs=kwargs)

@@ -7,6 +7,7 @@ another row's mask.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,22 +15,82 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.flatten import Flattening
+from rl_training.envs.flatten import Flattening, choices
+from rl_training.envs.rows import RowError
+from rl_training.envs.spaces import require_taken
 from rl_training.errors import UserError
+from rl_training.registry import ACTION_MASKS
 
 Array = NDArray[Any]
 MASK, OBSERVATION = "action_mask", "observation"
 """Keys of the observation that `ActionMasks` makes."""
+OTHER_MASK = "action_masks"
+"""The other key of an ``info`` that a mask may stand under."""
+_DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def choice_counts(action_space: Any) -> tuple[int, ...]:
+    """Return how many choices each discrete action of ``action_space`` has, in C order: a mask has
+    theirs one after the other.
+
+    Raises:
+        UserError: actions of another kind.
+    """
+    if not isinstance(action_space, _DISCRETE):
+        raise UserError(
+            "env.action_masks needs Discrete, MultiDiscrete or MultiBinary actions, "
+            f"not {action_space}."
+        )
+    return tuple(choices(action_space).ravel().tolist())
+
+
+class LegalChoices:
+    """What a mask ``[..., n]`` leaves of the discrete actions of a space: for each, at least one
+    choice has to be legal.
+    """
+
+    def __init__(self, action_space: Any) -> None:
+        self.counts = choice_counts(action_space)
+        self.size = sum(self.counts)
+        """Of a mask, n."""
+        self._space = action_space
+        self._starts = np.array([0, *self.counts[:-1]]).cumsum()
+
+    def missing(self, mask: Array) -> tuple[int, str] | None:
+        """Return the first row of masks ``[N, n]`` that leaves some action without a legal choice,
+        and what to say of it; None where there is none.
+        """
+        if len(self.counts) == 1:
+            legal = mask.any(-1, keepdims=True)
+        else:
+            legal = np.logical_or.reduceat(mask, self._starts, axis=-1)
+        if legal.all():
+            return None
+        row, component = (int(each[0]) for each in np.nonzero(~legal))
+        if len(self.counts) == 1:
+            return row, "no action is legal: the action mask is all zeros"
+        return row, (
+            f"no action is legal in component {component} of {self._space}: its part of the action "
+            "mask is all zeros"
+        )
+
+    def first(self, mask: Array) -> Array:
+        """Return the first legal choice of every action, counted from 0, ``[N, *space.shape]``, of
+        masks ``[N, n]``; 0 where none is.
+        """
+        parts = np.split(mask > 0, self._starts[1:], axis=-1)
+        chosen = np.stack([part.argmax(-1) for part in parts], -1).astype(np.int64)
+        return chosen.reshape(len(mask), *self._space.shape)
 
 
 class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Gives observations ``{"action_mask": ..., "observation": ...}`` and sees to it that some
-    action is legal wherever a policy has to act.
+    """Gives observations ``{"action_mask": ..., "observation": ...}``.
 
     Args:
-        env: with Discrete actions.
-        source: ``info`` (its key ``action_mask``), ``method`` (``action_masks()``) or
-            ``observation`` (a Dict that has the key ``action_mask`` already).
+        env: with Discrete, MultiDiscrete or MultiBinary actions; the mask of several is that of
+            each, one after the other.
+        source: ``info`` (its key ``action_mask`` or ``action_masks``), ``method``
+            (``action_masks()``) or ``observation`` (a Dict that has the key ``action_mask``).
 
     Raises:
         UserError: actions of another kind, or an environment that says nothing of a mask.
@@ -39,22 +100,21 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], source: str) -> None:
         super().__init__(env)
-        self._source = source
-        if not isinstance(env.action_space, spaces.Discrete):
-            raise UserError(
-                f"env.action_masks needs Discrete actions, and {env} has {env.action_space}."
-            )
-        self._count = int(env.action_space.n)
-        if source == "observation":
-            require_mask(env.observation_space, env.action_space)
-        else:
-            self.observation_space = spaces.Dict(
-                {MASK: spaces.MultiBinary(self._count), OBSERVATION: env.observation_space}
-            )
+        self._count = sum(choice_counts(env.action_space))
+        self._method: Callable[[], Any] | None = None
         if source == "method":
             if not env.has_wrapper_attr("action_masks"):
                 raise UserError(f"env.action_masks is 'method', and {env} has no action_masks().")
             self._method = env.get_wrapper_attr("action_masks")
+        if source == "observation":
+            require_mask(env.observation_space, env.action_space)
+            # The wrapped method itself: a step costs no extra call.
+            self.step = env.step  # type: ignore[method-assign]
+            self.reset = env.reset  # type: ignore[method-assign]
+            return
+        self.observation_space = spaces.Dict(
+            {MASK: spaces.MultiBinary(self._count), OBSERVATION: env.observation_space}
+        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -66,31 +126,45 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step."""
         observation, reward, terminated, truncated, information = self.env.step(action)
-        over = bool(terminated or truncated)
-        seen = self._masked(observation, information, over=over)
+        seen = self._masked(observation, information, over=terminated or truncated)
         return seen, reward, terminated, truncated, information
 
-    def _masked(self, observation: Any, information: dict[str, Any], *, over: bool) -> Any:
-        if self._source == "observation":
-            mask = observation[MASK]
-        elif self._source == "method":
+    def _masked(self, observation: Any, information: dict[str, Any], *, over: Any) -> Any:
+        if self._method is not None:
             mask = self._method()
-        elif MASK in information:
-            mask = information[MASK]
-        elif over:
-            mask = np.ones(self._count)  # nobody acts on it
         else:
-            raise UserError(f"env.action_masks is 'info', and {self.env}'s info has no {MASK!r}.")
+            mask = information.get(MASK)
+            if mask is None:
+                mask = self._other(information, over)
         legal = np.asarray(mask)
         if legal.shape != (self._count,):
             raise UserError(
                 f"{self.env}: an action mask of shape {legal.shape}, for {self._count} actions."
             )
-        if not over and not legal.any():
-            raise ValueError("no action is legal: the action mask is all zeros")
-        if self._source == "observation":
-            return observation
-        return {MASK: legal.astype(bool).astype(np.int8), OBSERVATION: observation}
+        bits = legal if legal.dtype.char in "?b" else legal != 0  # bool and int8 as they are
+        return {MASK: bits, OBSERVATION: observation}
+
+    def _other(self, information: dict[str, Any], over: Any) -> Any:
+        mask = information.get(OTHER_MASK)
+        if mask is not None:
+            return mask
+        if over:
+            return np.ones(self._count)  # nobody acts on it
+        raise UserError(f"env.action_masks is 'info', and {self.env}'s info has no {MASK!r}.")
+
+
+def require_masks_taken(name: str, source: str, action_space: Any = None) -> None:
+    """Raise where the algorithm ``name`` takes no masks, or none of such actions.
+
+    Raises:
+        UserError: says which algorithms do, or of which actions.
+    """
+    if source == "off":
+        return
+    if name not in ACTION_MASKS:
+        raise UserError(f"env.action_masks: {name} takes none; {', '.join(ACTION_MASKS)} do.")
+    if action_space is not None:
+        require_taken(action_space, ACTION_MASKS[name], f"{name} with env.action_masks")
 
 
 def masked(env: Any, source: str) -> Any:
@@ -108,9 +182,11 @@ def require_mask(observation_space: Any, action_space: Any) -> None:
     """
     part = getattr(observation_space, "spaces", {})
     part = part.get(MASK) if isinstance(part, dict) else None
-    if getattr(part, "shape", None) != (int(action_space.n),):
+    count = sum(choice_counts(action_space))
+    one_hot = isinstance(part, spaces.Discrete | spaces.MultiDiscrete)
+    if getattr(part, "shape", None) != (count,) or one_hot:
         raise UserError(
-            f"env.action_masks: observations need a key {MASK!r} of {action_space.n} numbers, and "
+            f"env.action_masks: observations need a key {MASK!r} of {count} numbers, and "
             f"their space is {observation_space}."
         )
 
@@ -121,28 +197,75 @@ def mask_columns(observation_space: Any, action_space: Any) -> slice:
     Raises:
         UserError: there is none.
     """
-    if not isinstance(action_space, spaces.Discrete):
-        raise UserError(f"env.action_masks needs Discrete actions, not {action_space}.")
     require_mask(observation_space, action_space)
     return Flattening(observation_space).columns((MASK,))
 
 
-def with_mask(observation: Any, mask: Any, source: str) -> Any:
+class ObservedMasks:
+    """The masks in observations that are flattened already, ``[N, size]``.
+
+    Args:
+        observation_space: what they were before.
+        action_space: what the masks are of.
+
+    Raises:
+        UserError: observations have no mask.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self._columns = mask_columns(observation_space, action_space)
+        self._choices = LegalChoices(action_space)
+
+    def legal_actions(self, observation: Array) -> Array:
+        """Return a legal action for every row, counted from 0, ``[N, *act]``."""
+        return self._choices.first(observation[:, self._columns])
+
+    def require(
+        self, observation: Array, rows: Sequence[int], over: Sequence[Sequence[Any]] = ()
+    ) -> None:
+        """Raise `RowError` where no action is legal in one of the observations, ``[len(rows),
+        size]``, of ``rows``, and neither of the flags ``over`` says that its episode is.
+        """
+        masks = observation[:, self._columns]
+        if self._choices.missing(masks) is None:
+            return
+        for index, row in enumerate(rows):
+            missing = self._choices.missing(masks[index : index + 1])
+            if missing is not None and not any(flags[index] for flags in over):
+                raise RowError(row) from ValueError(missing[1])
+
+
+def with_mask(observation: Any, mask: Any, source: str, action_space: Any) -> Any:
     """Return what a user gives to predict as an observation of `ActionMasks`.
 
     Raises:
-        UserError: a mask that is not asked for, or none where one is.
+        UserError: a mask that is not asked for, none where one is, or one without a legal action.
     """
-    if source in ("off", "observation"):
+    if source == "off":
         if mask is not None:
-            where = "env.action_masks is off" if source == "off" else "they are in the observation"
-            raise UserError(f"action_masks: this policy takes none, {where}.")
+            raise UserError("action_masks: this policy takes none, env.action_masks is off.")
         return observation
+    if source == "observation":
+        if mask is not None:
+            raise UserError("action_masks: this policy takes none, they are in the observation.")
+        if isinstance(observation, dict) and MASK in observation:
+            _require_some_legal(observation[MASK], action_space)
+        return observation
+    if mask is None and isinstance(observation, dict) and set(observation) == {MASK, OBSERVATION}:
+        observation, mask = observation[OBSERVATION], observation[MASK]
     if mask is None:
-        if isinstance(observation, dict) and set(observation) == {MASK, OBSERVATION}:
-            return observation
         raise UserError("this policy needs action_masks, bool [n] or [N, n].")
-    legal = np.asarray(mask)
-    if legal.dtype.kind not in "fiub" or not legal.ndim or not legal.any(-1).all():
-        raise UserError("action_masks: of every observation one action at least must be legal.")
-    return {MASK: legal.astype(bool), OBSERVATION: observation}
+    _require_some_legal(mask, action_space)
+    return {MASK: np.asarray(mask) != 0, OBSERVATION: observation}
+
+
+def _require_some_legal(mask: Any, action_space: Any) -> None:
+    legal, choices = np.asarray(mask), LegalChoices(action_space)
+    if legal.dtype.kind not in "fiub" or not legal.ndim or legal.shape[-1] != choices.size:
+        raise UserError(
+            f"action_masks: of shape {legal.shape} and {legal.dtype}, where {choices.size} numbers "
+            "of each observation belong."
+        )
+    missing = choices.missing(legal.reshape(-1, choices.size))
+    if missing is not None:
+        raise UserError(f"action_masks: of observation {missing[0]} {missing[1]}.")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rl_training.config.groups import AtariConfig
 from rl_training.envs.gymnasium_ids import spec_of
+from rl_training.envs.infos import Asked
 from rl_training.envs.rows import Games, RowStep
 from rl_training.errors import UserError
 
@@ -63,6 +64,10 @@ class NativeAtari:
         """Rows that have just lost a life, whose next reset goes on with the game."""
         self._seeded = np.zeros(num_envs, bool)
         self._observation: Array = np.empty(0, np.uint8)
+
+    def ask(self, asked: Asked) -> None:
+        """See `Rows`."""
+        asked.refuse("vectorization native")
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`~rl_training.envs.rows.Rows`."""

@@ -7,7 +7,7 @@ The last finished episode of every row is kept too, when it is no longer than
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,23 +143,25 @@ class Finished(NamedTuple):
     episode_return: float
 
 
-def replay(rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: Array) -> Replayed:
+def replay(
+    rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], fill: Callable[[Array], Array]
+) -> Replayed:
     """Bring every row to the end of its recorded actions, all arriving at the same vector step.
 
     Rows are stepped together because a vector environment knows no other way. A row whose episode
-    is shorter waits: it takes the valid action in ``filler`` ``[N, *act]``, is reset if that ends
-    an episode, and is reset with its seed when its turn comes.
+    is shorter waits: it takes the valid action that ``fill`` gives, is reset if that ends an
+    episode, and is reset with its seed when its turn comes.
 
     Args:
         rows: the sub-environments; whatever they were doing is abandoned.
         seeds: the reset seed of each row's episode.
         episodes: each row's actions, ``[length, *act]``.
-        filler: a valid action for each row.
+        fill: from observations ``[N, *obs]`` to a valid action for each row, ``[N, *act]``.
     """
     everyone = range(rows.num_envs)
-    batches = aligned_actions(episodes, filler)
-    begin = [len(batches) - len(episode) for episode in episodes]
     observation = rows.reset(everyone, seeds)
+    batches = aligned_actions(episodes, fill(observation))
+    begin = [len(batches) - len(episode) for episode in episodes]
     returns = np.zeros(rows.num_envs, np.float64)
     ended: set[int] = set()
     unfit: set[int] = set()
@@ -171,6 +173,9 @@ def replay(rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: 
             returns[resetting] = 0.0
         if actions is None:
             break
+        waiting = [row for row in everyone if begin[row] > now]
+        if waiting:
+            actions[waiting] = fill(observation)[waiting]
         step = rows.step(actions)
         observation = step.observation
         returns = returns + step.reward
@@ -180,15 +185,15 @@ def replay(rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: 
 
 
 def replay_finished(
-    rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], filler: Array
+    rows: Rows, seeds: Sequence[int], episodes: Sequence[Array], fill: Callable[[Array], Array]
 ) -> Replayed:
     """Replay whole episodes and return where they end.
 
     ``ended`` are the rows whose episode did not end with its last action, but before or not at all.
     Rows with an empty episode take part without meaning.
     """
-    arrived = replay(rows, seeds, [episode[:-1] for episode in episodes], filler)
-    last = filler.copy()
+    arrived = replay(rows, seeds, [episode[:-1] for episode in episodes], fill)
+    last = fill(arrived.observation).copy()
     for row, episode in enumerate(episodes):
         if len(episode):
             last[row] = episode[-1]

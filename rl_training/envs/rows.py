@@ -14,10 +14,12 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
 from rl_training.envs.flatten import flattening_of, require_integers
+from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.workers import dead_worker
 
 Array = NDArray[Any]
+NOTHING = Asked()
 
 
 class RowError(Exception):
@@ -49,9 +51,6 @@ class Games(NamedTuple):
         )
 
 
-GAME_KEYS = ("score", "game_length", "game_over")
-
-
 class RowStep(NamedTuple):
     """What one vector step gave, before any reset."""
 
@@ -63,6 +62,8 @@ class RowStep(NamedTuple):
     truncated: list[Any]
     games: Games | None = None
     """Where an episode is a life, the games; then returns and lengths are theirs."""
+    info: dict[str, Array] | None = None
+    """The named keys of ``info``, float32 ``[N, 1]`` or ``[N, *shape]``."""
 
 
 class Rows(Protocol):
@@ -93,11 +94,18 @@ class Rows(Protocol):
         """Bring every row to where `snapshot` was taken."""
 
 
-def make_rows(vector: Any) -> Rows:
-    """Return the fastest access to ``vector``'s rows."""
-    if hasattr(vector, "can_resume"):
-        return cast("Rows", vector)  # it is made of rows already
-    return LoopedRows(vector) if type(vector) is SyncVectorEnv else BatchedRows(vector)
+def make_rows(vector: Any, asked: Asked = NOTHING) -> Rows:
+    """Return the fastest access to ``vector``'s rows.
+
+    Raises:
+        UserError: they cannot give what is ``asked``.
+    """
+    if hasattr(vector, "can_resume"):  # it is made of rows already
+        vector.ask(asked)
+        return cast("Rows", vector)
+    if type(vector) is SyncVectorEnv:
+        return LoopedRows(vector, asked)
+    return BatchedRows(vector, asked)
 
 
 def _plays_games(env: Any) -> bool:
@@ -108,6 +116,12 @@ def _games(information: Sequence[dict[str, Any]]) -> Games:
     return Games.of({key: [each[key] for each in information] for key in GAME_KEYS})
 
 
+def _joined(
+    info: NamedInfo | None, told: Sequence[dict[str, Array]], *ends: Sequence[Any]
+) -> dict[str, Array] | None:
+    return None if info is None else info.join(told, ended=any(map(any, ends)))
+
+
 class LoopedRows:
     """Rows of a ``SyncVectorEnv``, in a plain loop over its environments: cheaper than its own
     ``step``.
@@ -115,8 +129,9 @@ class LoopedRows:
 
     can_resume = True
 
-    def __init__(self, vector: SyncVectorEnv) -> None:
+    def __init__(self, vector: SyncVectorEnv, asked: Asked = NOTHING) -> None:
         """Keep the environments' bound methods."""
+        self._asked = asked
         self.num_envs = vector.num_envs
         space = vector.single_observation_space
         self._shape = (vector.num_envs, *(space.shape or ()))
@@ -136,10 +151,14 @@ class LoopedRows:
         terminated: list[Any] = []
         truncated: list[Any] = []
         information: list[dict[str, Any]] = []
+        told: list[dict[str, Array]] = []
+        info = self._asked.info
         try:
             for step, action in zip(self._steps, actions, strict=True):
                 observation, reward, terminal, limit, beside = step(action)
                 information.append(beside)
+                if info is not None:
+                    told.append(info.of(beside))
                 observations.append(observation)
                 rewards.append(reward)
                 terminated.append(terminal)
@@ -155,6 +174,7 @@ class LoopedRows:
             terminated,
             truncated,
             _games(information) if self.plays_games else None,
+            _joined(info, told, terminated, truncated),
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
@@ -162,7 +182,7 @@ class LoopedRows:
         observations = []
         for row, seed in zip(rows, seeds, strict=True):
             try:
-                observation, _ = self._envs[row].reset(seed=seed)
+                observation, _ = self._envs[row].reset(seed=seed, options=self._asked.options())
             except Exception as error:
                 raise RowError(row) from error
             if self._unchecked:
@@ -207,8 +227,9 @@ class BatchedRows:
 
     can_resume = True
 
-    def __init__(self, vector: Any) -> None:
+    def __init__(self, vector: Any, asked: Asked = NOTHING) -> None:
         """Wrap ``vector``."""
+        self._asked = asked
         self.num_envs: int = vector.num_envs
         self._vector = vector
         space = vector.single_observation_space
@@ -226,13 +247,27 @@ class BatchedRows:
             observation, reward, terminated, truncated, beside = self._vector.step(actions)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
+        ended, cut = (np.asarray(each, bool).tolist() for each in (terminated, truncated))
         return RowStep(
             self._array(observation),
             np.array(reward, np.float64),
-            np.asarray(terminated, bool).tolist(),
-            np.asarray(truncated, bool).tolist(),
+            ended,
+            cut,
             Games.of(beside) if self.plays_games else None,
+            _joined(self._asked.info, self._told(beside), ended, cut),
         )
+
+    def _told(self, beside: dict[str, Any]) -> list[dict[str, Array]]:
+        info = self._asked.info
+        told: list[dict[str, Array]] = []
+        if info is None:
+            return told
+        try:
+            for each in info.split(beside, self.num_envs):
+                told.append(info.of(each))  # noqa: PERF401  a failure is the row's after the last
+        except ValueError as error:
+            raise RowError(len(told)) from error
+        return told
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
         """See :class:`Rows`."""
@@ -243,7 +278,9 @@ class BatchedRows:
             by_row[row] = seed
         # Every row: no mask, so that a vector environment which insists on one full reset first
         # gets it.
-        options = None if mask.all() else {"reset_mask": mask}
+        options = self._asked.options()
+        if not mask.all():
+            options = {**(options or {}), "reset_mask": mask}
         try:
             observation, _ = self._vector.reset(seed=by_row, options=options)
         except Exception as error:
@@ -271,12 +308,15 @@ class BatchedRows:
         self._vector.call("restore", list(states))
 
     def _failure(self, error: Exception) -> RowError:
-        if isinstance(error, EOFError | OSError) and hasattr(self._vector, "processes"):
+        row = self._failed_row()
+        # Where no environment said so, an error of a pipe is that of a worker's end.
+        broken = row is None and isinstance(error, EOFError | OSError)
+        if broken and hasattr(self._vector, "processes"):
             row, what = dead_worker(self._vector)
             failure = RowError(row)
             failure.__cause__ = RuntimeError(f"{what}: {type(error).__name__}")
             return failure
-        failure = RowError(self._failed_row())
+        failure = RowError(row)
         failure.__cause__ = error
         return failure
 

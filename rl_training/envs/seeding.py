@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from rl_training.envs.flatten import require_integers
+from rl_training.envs.infos import GAME_KEYS, FewInfo
 from rl_training.envs.worlds import world_renewer
 
 
@@ -32,14 +33,27 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     reproducible alone. An episode is a function of its seed and its actions in BipedalWalker too.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], *, seed: int, index: int) -> None:
-        """Wrap environment number ``index`` of a run seeded by ``seed``."""
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        *,
+        seed: int,
+        index: int,
+        info_keys: Sequence[str] | None = None,
+    ) -> None:
+        """Wrap environment number ``index`` of a run seeded by ``seed``; of its ``info`` only
+        ``info_keys`` are left, and a game's (None: all is left).
+        """
         super().__init__(env)
         self._seed, self._index, self._episode = seed, index, 0
         self._unchecked = True
         self._renew_world = world_renewer(env)
         # The wrapped method itself: a step costs no extra call.
         self.step = env.step  # type: ignore[method-assign]
+        self._tells = info_keys is None
+        if info_keys is not None:
+            kept = GAME_KEYS if self.plays_games else ()
+            self.step = FewInfo(env.step, info_keys, kept).step  # type: ignore[method-assign]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -55,7 +69,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._unchecked:  # here and not by the vector alone: a worker's buffer casts silently
             require_integers(observation, self.env.observation_space)
             self._unchecked = False
-        return observation, information
+        return observation, information if self._tells else {}
 
     @property
     def can_snapshot(self) -> bool:

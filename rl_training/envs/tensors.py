@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_training.envs.episodes import Episodes, Transition
@@ -19,7 +19,7 @@ ROOT_KEYS = ("observation", "is_init", *DONE_KEYS)
 NEXT_KEYS = frozenset(
     (
         *("observation", "reward", *DONE_KEYS),
-        *("episode_return", "episode_length", "game_over", "is_init"),
+        *("episode_return", "episode_length", "game_over", "is_init", "info"),
     )
 )
 
@@ -140,11 +140,13 @@ class TensorSteps:
         )
         reward, episode_return = torch.from_numpy(floats).unbind(0)
         games = transition.step.games
-        told = (
+        told: Source = (
             {}
             if games is None
             else {"game_over": torch.from_numpy(games.over.reshape(self._shape))}
         )
+        if transition.step.info is not None:
+            told["info"] = _info(transition.step.info, self._shape[0])
         return {
             **told,
             "observation": self._observation(raw),
@@ -169,6 +171,11 @@ class TensorSteps:
         if normalizer is not None:
             raw = normalizer.normalize_observation(raw)
         return torch.from_numpy(raw if raw.dtype == self.dtype else raw.astype(self.dtype))
+
+
+def _info(told: dict[str, Array], num_envs: int) -> TensorDictBase:
+    source = {key: torch.from_numpy(value) for key, value in told.items()}
+    return TensorDict._new_unsafe(source=source, batch_size=torch.Size([num_envs]), nested=False)
 
 
 def _carry(carried: TensorDictBase, values: Source, root: Source, ended: list[int]) -> None:

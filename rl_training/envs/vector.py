@@ -4,7 +4,7 @@ for collection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from torchrl.envs import EnvBase
 
 from rl_training.envs.episodes import Episodes
 from rl_training.envs.flatten import flat_space
+from rl_training.envs.infos import Asked
+from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.rows import make_rows
 from rl_training.envs.spaces import (
@@ -36,7 +38,8 @@ class VectorEnv(EnvBase):
     ``reward``, ``done``, ``terminated``, ``truncated``, ``episode_return`` (raw rewards, float32)
     and ``episode_length`` (int64), each ``[N, 1]`` but the observation ``[N, *obs]``. Where
     episodes are lives of a game, return and length are the game's so far, and ``game_over`` ends
-    it. The root has ``observation``, ``is_init`` and the three flags, all False.
+    it. What ``env.info_keys`` name is in ``info``. The root has ``observation``, ``is_init`` and
+    the three flags, all False.
 
     Observations keep the environment's dtype, except that every floating-point one becomes float32;
     see :func:`~rl_training.envs.spaces.observation_dtype`. Those that are no Box are flattened, as
@@ -58,6 +61,9 @@ class VectorEnv(EnvBase):
         squash_actions: bool = False,
         scale_actions: bool = False,
         normalizer: Normalizer | None = None,
+        masks: ObservedMasks | None = None,
+        info_keys: Sequence[str] = (),
+        reset_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Wrap ``vector``, a gymnasium vector environment that
         :func:`~rl_training.envs.factory.as_vector` accepted.
@@ -69,6 +75,9 @@ class VectorEnv(EnvBase):
             squash_actions: take Box actions through tanh onto the bounds instead of clipping them.
             scale_actions: scale Box actions from [-1, 1] onto the bounds instead of clipping them.
             normalizer: of observations and rewards; ``None`` leaves both as they are.
+            masks: of legal actions, in the observations.
+            info_keys: keys of a step's ``info`` that go into ``next``, under ``info``.
+            reset_options: of every reset.
 
         Raises:
             UserError: an unsupported space, a negative seed, or squashing or scaling
@@ -86,13 +95,16 @@ class VectorEnv(EnvBase):
             vector.single_action_space, squash=squash_actions, scale=scale_actions
         )
         self.normalizer = normalizer
+        asked = Asked.of(info_keys, reset_options or {})
+        self._info_shapes = {} if asked.info is None else asked.info.shapes
         episodes = Episodes(
-            make_rows(vector),
+            make_rows(vector, asked),
             self.action_map,
             seed=seed,
             name=name,
             normalizer=normalizer,
             close=self._close_vector,
+            masks=masks,
         )
         normalized = normalizer is not None and normalizer.observation is not None
         dtype = observation_dtype(self.single_observation_space, normalized=normalized)
@@ -122,7 +134,14 @@ class VectorEnv(EnvBase):
             action=action_spec(self.single_action_space, count, squash=squash, scale=scale)
         )
         # TorchRL keeps reward keys, and no others, out of the root.
-        game = {"game_over": unbounded(torch.bool)} if self._steps.episodes.rows.plays_games else {}
+        game: dict[str, Any] = {}
+        if self._steps.episodes.rows.plays_games:
+            game["game_over"] = unbounded(torch.bool)
+        if self._info_shapes:
+            shapes = {key: (count, *(size or (1,))) for key, size in self._info_shapes.items()}
+            game["info"] = composite(
+                **{key: Unbounded(shape=each, device="cpu") for key, each in shapes.items()}
+            )
         self.reward_spec = composite(
             reward=unbounded(torch.float32),
             episode_return=unbounded(torch.float32),

@@ -11,6 +11,7 @@ from multiprocessing import connection
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
 
 from rl_training.errors import UserError
 
@@ -107,6 +108,18 @@ def release_workers(vector: Any) -> None:
     vector.closed = True
 
 
+def _forget_replies(vector: Any) -> None:
+    """Let a vector environment whose step or reset failed half-way close like another: it would
+    wait for replies that it has read.
+    """
+    if vector._state == AsyncState.DEFAULT:
+        return
+    for pipe in vector.parent_pipes:
+        while pipe is not None and pipe.poll():
+            pipe.recv()
+    vector._state = AsyncState.DEFAULT
+
+
 def close_vector(vector: Any) -> None:
     """Close a vector environment of any kind, with whatever its workers hold."""
     inner = getattr(vector, "unwrapped", vector)
@@ -115,6 +128,7 @@ def close_vector(vector: Any) -> None:
         return
     try:
         if all(process.is_alive() for process in inner.processes):
+            _forget_replies(inner)
             vector.close()
     finally:
         release_workers(inner)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithm import Algorithm
 from rl_training.config import config_hash
+from rl_training.envs.masks import mask_columns
 from rl_training.envs.normalize import EPSILON, ObservationNormalizer
 from rl_training.errors import UserError
 from rl_training.models.lstm import MEMORY
@@ -152,19 +153,23 @@ class _ToEnvironment(nn.Module):
 
     low: Tensor
     high: Tensor
+    start: Tensor
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
         space: Any = algorithm.action_space
         self._squash, self._scale = algorithm.squash_actions, algorithm.scale_actions
-        self._start = getattr(space, "start", None)
-        if self._start is None:
+        self._discrete = not hasattr(space, "low")
+        if self._discrete:
+            start = np.array(getattr(space, "start", 0))  # MultiBinary has none
+            self.register_buffer("start", torch.from_numpy(start.astype(space.dtype)))
+        else:
             self.register_buffer("low", torch.from_numpy(np.array(space.low)))
             self.register_buffer("high", torch.from_numpy(np.array(space.high)))
 
     def forward(self, action: Tensor) -> Tensor:
-        if self._start is not None:
-            return action + int(self._start)
+        if self._discrete:
+            return action.to(self.start.dtype) + self.start
         if self._squash or self._scale:
             unit = action.double()
             unit = (unit.tanh() if self._squash else unit) * 0.5 + 0.5
@@ -207,6 +212,7 @@ def to_onnx(algorithm: Algorithm) -> Any:
     assert program is not None
     program.model.metadata_props.update(
         {
+            **_mask_place(algorithm),
             "written_by": f"rl_training {__version__}",
             "algo": algorithm.config.algo,
             "env_id": algorithm.config.env_id,
@@ -215,3 +221,11 @@ def to_onnx(algorithm: Algorithm) -> Any:
         }
     )
     return program
+
+
+def _mask_place(algorithm: Algorithm) -> dict[str, str]:
+    """Return where the mask of legal actions stands in an observation."""
+    if algorithm.config.env.action_masks == "off":
+        return {}
+    columns = mask_columns(algorithm.raw_observation_space, algorithm.action_space)
+    return {"action_mask_columns": f"{columns.start}:{columns.stop}"}

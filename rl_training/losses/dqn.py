@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rl_training.losses.sac import Minibatch, bootstrapped, facts_of
+from rl_training.models.masked import legal_alone, legal_or_all
 
 
 def dqn_loss(minibatch: Minibatch, gamma: float = 0.99, huber: bool = True) -> dict[str, Tensor]:
@@ -19,7 +20,8 @@ def dqn_loss(minibatch: Minibatch, gamma: float = 0.99, huber: bool = True) -> d
         minibatch: ``q_values`` ``[B, n]``, ``actions`` ``[B]``, ``next_q_values`` ``[B, n]`` of the
             target network, ``rewards``, ``terminated`` and, unless it is ``gamma`` for all,
             ``discounts`` ``[B]``; for double DQN ``next_selecting_q_values`` ``[B, n]`` of the
-            trained network; with prioritised replay ``weights`` ``[B]``.
+            trained network; with prioritised replay ``weights`` ``[B]``; where not all actions are
+            legal, ``next_action_masks`` ``[B, n]``.
         gamma: the discount.
         huber: Huber's loss instead of the squared error.
 
@@ -28,7 +30,8 @@ def dqn_loss(minibatch: Minibatch, gamma: float = 0.99, huber: bool = True) -> d
     """
     with torch.no_grad():
         following = minibatch["next_q_values"], minibatch.get("next_selecting_q_values", None)
-        target = greedy_target(*facts_of(minibatch, gamma), *following)
+        legal = minibatch.get("next_action_masks", None)
+        target = greedy_target(*facts_of(minibatch, gamma), *following, legal)
     taken = minibatch["actions"].unsqueeze(-1)
     error = minibatch["q_values"].gather(-1, taken).squeeze(-1) - target
     loss = td_loss(error, huber=huber, weights=minibatch.get("weights", None))
@@ -41,6 +44,7 @@ def greedy_target(
     terminated: Tensor,
     next_q: Tensor,
     selecting_q: Tensor | None = None,
+    legal: Tensor | None = None,
 ) -> Tensor:
     """Return ``r + gamma (1 - terminated) Q(s', a*)``, ``[B]``.
 
@@ -51,8 +55,13 @@ def greedy_target(
         next_q: ``[B, n]`` of the target network.
         selecting_q: ``[B, n]`` of the network that chooses ``a*`` (double DQN: the trained one);
             None: the target network itself.
+        legal: ``[B, n]``, not zero where ``a*`` may be chosen; None: everywhere. A row of zeros
+            stands for all actions: it is an episode's end.
     """
-    chosen = (next_q if selecting_q is None else selecting_q).argmax(-1, keepdim=True)
+    selecting = next_q if selecting_q is None else selecting_q
+    if legal is not None:
+        selecting = legal_alone(selecting, legal_or_all(legal))
+    chosen = selecting.argmax(-1, keepdim=True)
     return bootstrapped(reward, discount, terminated, next_q.gather(-1, chosen).squeeze(-1))
 
 

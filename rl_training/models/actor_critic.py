@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,11 @@ class ActorCritic(nn.Module):
         orthogonal_init: orthogonal weights with gains sqrt(2), 0.01 (policy) and 1 (value).
             Otherwise the encoder's own, and PyTorch's or those that the encoder asks for
             (``head_norm``) in the heads.
+    """
+
+    masks_its_features: ClassVar[bool] = False
+    """Whether it puts the mask of legal actions behind the head's features itself: something stands
+    between the encoder and the head.
     """
 
     def __init__(

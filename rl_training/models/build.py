@@ -19,7 +19,7 @@ from rl_training.models.heads import (
     GaussianHead,
     StateDependentNoiseHead,
 )
-from rl_training.models.masked import MaskedCategoricalHead, masked_encoder
+from rl_training.models.masked import masked_encoder, masked_head
 from rl_training.models.mlp import MLP
 from rl_training.models.multi_categorical import MultiCategoricalHead
 from rl_training.registry import import_object
@@ -86,20 +86,20 @@ def build_actor_critic(
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
     make_encoder = configured_encoder(model, observation_shape, observation_dtype)
     make_head = head_factory(**action, **head_options)
+    options = dict(model_options or {})
     if mask is not None:
-        make_encoder = masked_encoder(make_encoder, mask)
-        make_head = functools.partial(_masked_head, action["num_actions"])
+        make_head = functools.partial(masked_head, **action)
+        if chosen.masks_its_features:
+            options["mask_columns"] = mask
+        else:
+            make_encoder = masked_encoder(make_encoder, mask)
     return chosen(
         make_encoder=make_encoder,
         make_head=make_head,
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,
-        **(model_options or {}),
+        **options,
     )
-
-
-def _masked_head(num_actions: int, num_features: int) -> ActionHead:
-    return MaskedCategoricalHead(num_features=num_features, num_actions=num_actions)
 
 
 def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:

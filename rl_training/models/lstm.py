@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +52,11 @@ class LSTMActorCritic(ActorCritic):
         activation: of those.
         previous_action: also give the memory the action before (one-hot where discrete).
         previous_reward: also give it the reward before.
+        mask_columns: where the mask of legal actions stands in an observation; the head's features
+            then end with it.
     """
 
+    masks_its_features: ClassVar[bool] = True
     carried_sizes: dict[str, int]
     """What is carried beside the state, by key: how many numbers."""
 
@@ -72,10 +75,12 @@ class LSTMActorCritic(ActorCritic):
         activation: str = "tanh",
         previous_action: bool = False,
         previous_reward: bool = False,
+        mask_columns: slice | None = None,
     ) -> None:
         nn.Module.__init__(self)
         self.architecture = architecture
         self.critic_memory = critic_memory
+        self.mask_columns = mask_columns
 
         def make_output(size: int) -> MLP:
             return MLP(input_shape=(size,), hidden_sizes=output_sizes, activation=activation)
@@ -83,7 +88,10 @@ class LSTMActorCritic(ActorCritic):
         self.encoder = make_encoder()
         self.value_encoder = None if critic_memory == "shared" else make_encoder()
         self.output = make_output(memory_size)
-        self.action_head = make_head(self.output.output_size)
+        self.feature_size = self.output.output_size
+        if mask_columns is not None:
+            self.feature_size += mask_columns.stop - mask_columns.start
+        self.action_head = make_head(self.feature_size)
         self.carried_sizes = {
             **({PREVIOUS_ACTION: self.action_head.num_actions} if previous_action else {}),
             **({PREVIOUS_REWARD: 1} if previous_reward else {}),
@@ -143,7 +151,8 @@ class LSTMActorCritic(ActorCritic):
         remembered = remembered.transpose(1, 2)
         # [M, T, N, L, P, H]: every step's state as one tensor of all memories.
         after = states.permute(2, 1, 0, 3, 4, 5).flatten(2, 4)
-        return self.output(remembered[0]), self._value_of(remembered, own), after
+        features = self._features(remembered, observation)
+        return features, self._value_of(remembered, own), after
 
     def _inputs(self, observation: Tensor, extra: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return what the memories take, ``[M, *batch, I]``, and what a value function without
@@ -156,6 +165,13 @@ class LSTMActorCritic(ActorCritic):
             encoded = [torch.cat([each, extra], -1) for each in encoded]
         own = encoded.pop() if self.critic_memory == "none" else None
         return torch.stack(encoded), own
+
+    def _features(self, remembered: Tensor, observation: Tensor) -> Tensor:
+        """Return what the action head reads, ``[*batch, F]``."""
+        features: Tensor = self.output(remembered[0])
+        if self.mask_columns is None:
+            return features
+        return torch.cat([features, observation[..., self.mask_columns]], -1)
 
     def _value_of(self, remembered: Tensor, own: Tensor | None) -> Tensor:
         read = remembered[-1] if own is None else own
@@ -209,7 +225,7 @@ class LSTMActorCritic(ActorCritic):
         """
         inputs, own = self._inputs(observation, extra)
         remembered, after = self.memory.step(inputs, state, weights)
-        return self.output(remembered[0]), remembered, own, after
+        return self._features(remembered, observation), remembered, own, after
 
     def step_value(self, observation: Tensor, state: Tensor, extra: Tensor | None = None) -> Tensor:
         """Return the value ``[N]`` of what is observed next, after ``state``."""
@@ -293,7 +309,7 @@ class LSTMPPGModel(LSTMActorCritic):
 
     def __init__(self, *, orthogonal_init: bool = True, **options: Any) -> None:
         super().__init__(orthogonal_init=orthogonal_init, **options)
-        self.auxiliary_head = nn.Linear(self.output.output_size, 1)
+        self.auxiliary_head = nn.Linear(self.feature_size, 1)
         if orthogonal_init:
             orthogonal_(self.auxiliary_head, 1.0)
 

@@ -1,15 +1,42 @@
-"""Discrete actions of which only some are legal: the mask is a part of the observation vector."""
+"""Discrete actions, one or several at once, of which only some are legal: the mask is a part of the
+observation vector.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.models.heads import CategoricalHead, Parameters
-from rl_training.models.multi_categorical import IMPOSSIBLE
+from rl_training.models.heads import ActionHead, CategoricalHead, Parameters
+from rl_training.models.multi_categorical import IMPOSSIBLE, MultiCategoricalHead
+
+
+def legal_alone(values: Tensor, mask: Tensor) -> Tensor:
+    """Return logits or action values ``[*batch, n]``, those of illegal actions as of what cannot
+    happen.
+    """
+    return torch.where(mask > 0, values, IMPOSSIBLE)
+
+
+def legal_or_all(mask: Tensor) -> Tensor:
+    """Return masks ``[*batch, n]``, all ones where no action is legal: an episode's last
+    observation may have none, and nobody acts on it.
+    """
+    return torch.where((mask > 0).any(-1, keepdim=True), mask, 1.0)
+
+
+def random_legal(mask: Tensor, draws: Tensor) -> Tensor:
+    """Return actions ``[N]``, uniform over the legal ones of masks ``[N, n]``, from uniform numbers
+    ``[N]``.
+    """
+    until = (mask > 0).cumsum(-1)
+    count = until[:, -1]
+    number = (draws * count).long().clamp(max=count - 1)
+    # The first place by which one more than ``number`` actions were legal.
+    return torch.searchsorted(until, number.unsqueeze(-1) + 1).squeeze(-1)
 
 
 class MaskedEncoder(nn.Module):
@@ -49,11 +76,53 @@ class MaskedCategoricalHead(CategoricalHead):
         """Return the logits ``[*batch, n]``."""
         count = self.num_actions
         logits = functional.linear(features[..., :-count], self.layer.weight, self.layer.bias)
-        return (torch.where(features[..., -count:] > 0, logits, IMPOSSIBLE),)
+        return (legal_alone(logits, features[..., -count:]),)
 
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
         """Return sampled actions ``[N]``."""
         return (self(features)[0] + noise).argmax(-1)
+
+
+class MaskedMultiCategoricalHead(MultiCategoricalHead):
+    """A `MultiCategoricalHead` over the legal choices of each action.
+
+    Args:
+        num_features: of a `MaskedEncoder`, the mask included: those of all actions, one after the
+            other.
+        sizes: how many choices each action has.
+        action_shape: of an action.
+    """
+
+    def __init__(
+        self, *, num_features: int, sizes: Sequence[int], action_shape: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(
+            num_features=num_features - sum(sizes), sizes=sizes, action_shape=action_shape
+        )
+
+    def forward(self, features: Tensor) -> Parameters:
+        """Return the logits ``[*batch, sum(sizes)]``."""
+        count = self.num_actions
+        (logits,) = super().forward(features[..., :-count])
+        return (legal_alone(logits, features[..., -count:]),)
+
+
+def masked_head(
+    num_features: int,
+    *,
+    num_actions: int,
+    sizes: Sequence[int] | None = None,
+    action_shape: Sequence[int] | None = None,
+    **_: object,
+) -> ActionHead:
+    """Return the head of masked actions, from what `rl_training.models.build.described_action` says
+    of them.
+    """
+    if sizes is None:
+        return MaskedCategoricalHead(num_features=num_features, num_actions=num_actions)
+    return MaskedMultiCategoricalHead(
+        num_features=num_features, sizes=sizes, action_shape=action_shape
+    )
 
 
 def masked_encoder(

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
+from rl_training.envs.masks import mask_columns
 from rl_training.losses import dqn as losses
+from rl_training.models.masked import legal_alone, legal_or_all, random_legal
 from rl_training.models.q_networks import QNetwork
 from rl_training.off_policy import OffPolicyAlgorithm
 from rl_training.off_policy_config import OffPolicyConfig
@@ -124,6 +126,9 @@ class DQN(OffPolicyAlgorithm):
         """Build the action-value network and its target."""
         self._require_built_networks(encoder=True)
         self.settings = settings = self.config.algorithm.resolved()
+        self._mask: slice | None = None
+        if self.config.env.action_masks != "off":
+            self._mask = mask_columns(self.raw_observation_space, self.action_space)
         self.target_updates = 0
         """Done so far."""
         self._updates_beside = 0
@@ -153,23 +158,51 @@ class DQN(OffPolicyAlgorithm):
         output = network(observation, noise)
         return (output.softmax(-1) * self.support).sum(-1) if network.num_atoms > 1 else output
 
+    def legal(self, observation: Tensor) -> Tensor | None:
+        """Return the mask of legal actions ``[*batch, n]`` in observations; None: all are legal."""
+        return None if self._mask is None else observation[..., self._mask]
+
+    def _greedy(self, network: QNetwork, observation: Tensor, noise: Tensor | None) -> Tensor:
+        """Return the legal actions of highest value ``[*batch]``."""
+        values, legal = self.q_values(network, observation, noise), self.legal(observation)
+        if legal is not None:
+            values = legal_alone(values, legal_or_all(legal))
+        return values.argmax(-1)
+
     def action(
         self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
     ) -> Tensor:
         """Return the greedy action, or with probability ``exploration_final`` a random one."""
-        greedy = self.q_values(self.model, observation, None).argmax(-1)
+        greedy = self._greedy(self.model, observation, None)
         if deterministic:
             return greedy
         draws = torch.empty(len(greedy), 2).uniform_(generator=generator)
         epsilon = self.config.algorithm.exploration_final
-        return _epsilon_greedy(greedy, draws.to(greedy.device), epsilon, self.num_actions)
+        return self._epsilon_greedy(observation, greedy, draws.to(greedy.device), epsilon)
 
     def _act(self, observation: Tensor, noise: Tensor) -> Tensor:
         """Read ``noise`` as epsilon, two uniform numbers per environment, and the network's own."""
         count = 2 * len(observation)
         epsilon, draws, own = torch.split(noise, [1, count, len(noise) - count - 1])
-        greedy = self.q_values(self.model, observation, own).argmax(-1)
-        return _epsilon_greedy(greedy, draws.view(-1, 2), epsilon, self.num_actions)
+        greedy = self._greedy(self.model, observation, own)
+        return self._epsilon_greedy(observation, greedy, draws.view(-1, 2), epsilon)
+
+    def _epsilon_greedy(
+        self, observation: Tensor, greedy: Tensor, draws: Tensor, epsilon: Tensor | float
+    ) -> Tensor:
+        """Return ``greedy`` ``[N]``, or where the first of two uniform numbers ``[N, 2]`` is below
+        ``epsilon`` the random legal action that the second gives.
+        """
+        legal = self.legal(observation)
+        if legal is None:
+            random = (draws[:, 1] * self.num_actions).long().clamp(max=self.num_actions - 1)
+        else:
+            random = random_legal(legal, draws[:, 1])
+        return torch.where(draws[:, 0] < epsilon, random, greedy)
+
+    def _blind_steps(self, steps: int) -> int:
+        """Random actions that have to be legal are drawn when it is known which are."""
+        return super()._blind_steps(steps) if self._mask is None else 0
 
     def _rollout_noise(self, steps: int) -> list[Tensor]:
         draws, count = self.generators["rollout"], self.config.num_envs
@@ -177,9 +210,14 @@ class DQN(OffPolicyAlgorithm):
         normal = torch.randn(steps, self.model.noise_size, generator=draws)
         # The rollout's last steps: those before are random warm-up.
         first = self.global_step + self.frames_per_batch - steps * count
-        epsilon = [self.epsilon(first + step * count) for step in range(steps)]
+        epsilon = [self._exploration(first + step * count) for step in range(steps)]
         column = torch.tensor(epsilon).view(steps, 1)
         return list(torch.cat([column, uniform, normal], 1).unbind(0))
+
+    def _exploration(self, step: int) -> float:
+        """Return ``epsilon``; 1 in a warm-up that is not drawn beforehand."""
+        warm_up = self._mask is not None and step < self.config.algorithm.warm_up
+        return 1.0 if warm_up else self.epsilon(step)
 
     def epsilon(self, step: int) -> float:
         """Return the share of random actions at an environment step; 0 with noisy networks."""
@@ -261,7 +299,12 @@ class DQN(OffPolicyAlgorithm):
             next_q = self.target(following, noise[1])
             selecting = self.model(following, noise[2]) if self.settings.double else None
             target = losses.greedy_target(
-                batch["reward"], batch["discount"], batch["terminated"], next_q, selecting
+                batch["reward"],
+                batch["discount"],
+                batch["terminated"],
+                next_q,
+                selecting,
+                self.legal(following),
             )
         every_q = self.model(batch["observation"], noise[0])
         q = every_q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
@@ -277,7 +320,7 @@ class DQN(OffPolicyAlgorithm):
             probabilities = self.target(following, noise[1]).softmax(-1)
             chooser = self.model if self.settings.double else self.target
             own = noise[2] if self.settings.double else noise[1]
-            chosen = self.q_values(chooser, following, own).argmax(-1)
+            chosen = self._greedy(chooser, following, own)
             target = losses.project_distribution(
                 probabilities[rows, chosen],
                 batch["reward"],
@@ -307,16 +350,6 @@ class DQN(OffPolicyAlgorithm):
 
 def _rows(action: Tensor) -> Tensor:
     return torch.arange(len(action), device=action.device)
-
-
-def _epsilon_greedy(
-    greedy: Tensor, draws: Tensor, epsilon: Tensor | float, num_actions: int
-) -> Tensor:
-    """Return ``greedy`` ``[N]``, or where the first of two uniform numbers ``[N, 2]`` is below
-    ``epsilon`` the random action that the second gives.
-    """
-    random = (draws[:, 1] * num_actions).long().clamp(max=num_actions - 1)
-    return torch.where(draws[:, 0] < epsilon, random, greedy)
 
 
 def train_dqn(config: Any, **overrides: Any) -> TrainResult:

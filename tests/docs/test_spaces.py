@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rl_training.cli import main
-from rl_training.registry import ACTION_SPACES, ALGORITHMS, OBSERVATION_SPACES
+from rl_training.registry import ACTION_MASKS, ACTION_SPACES, ALGORITHMS, OBSERVATION_SPACES
 from tests.docs.pages import REPOSITORY
 
 
@@ -41,6 +41,18 @@ def test_the_documented_table_of_actions_is_the_one_in_the_code() -> None:
     }
 
 
+def test_the_documented_table_of_masks_is_the_one_in_the_code() -> None:
+    header, *rows = table("masks of")
+    documented: dict[str, list[str]] = {}
+    for first, *cells in rows:
+        for names, cell in zip(header[1:], cells, strict=True):
+            assert cell in ("yes", "no")
+            if cell == "yes":
+                for name in names.split(", "):
+                    documented.setdefault(name, []).append(first)
+    assert documented == {name: list(kinds) for name, kinds in ACTION_MASKS.items()}
+
+
 def test_the_documented_kinds_of_observations_are_those_in_the_code() -> None:
     _, *rows = table("observations")
     documented = {kind for first, *_ in rows for kind in kind_of(first)}
@@ -55,3 +67,4 @@ def test_the_list_of_algorithms_shows_the_table(capsys: pytest.CaptureFixture[st
         at = next(n for n, line in enumerate(lines) if line.split()[0] == name)
         assert lines[at + 1] == f"actions: {', '.join(ACTION_SPACES[name])}"
         assert lines[at + 2] == f"observations: {', '.join(OBSERVATION_SPACES[name])}"
+        assert lines[at + 3] == f"action masks: {', '.join(ACTION_MASKS.get(name, ['none']))}"

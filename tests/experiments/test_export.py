@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from rl_training.cli import main
-from rl_training.experiments.export import export_policy
+from rl_training.experiments.export import export_policy, to_onnx
 from rl_training.registry import algorithm_class
 from rl_training.workflows import load_algorithm, predict_checkpoint
+from tests.recipes.masked_environments import Masked, draw_mask
 
 SMALL: dict[str, Any] = {"num_envs": 2, "tensorboard": False, "evaluation.final": False}
 ON_POLICY = {**SMALL, "num_steps": 32, "minibatch_size": 32, "normalize_observation": True}
@@ -63,6 +64,32 @@ def test_onnx_gives_the_actions_of_predict(
         assert action.dtype == expected.dtype and action.shape == expected.shape
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
     assert model.get_modelmeta().custom_metadata_map["env_id"] == env_id
+
+
+@pytest.mark.parametrize(
+    ("algo", "kind"),
+    [("dqn", "Discrete"), pytest.param("ppo", "MultiDiscrete", marks=pytest.mark.slow)],
+)
+def test_onnx_takes_the_best_legal_action(algo: str, kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    options = {**SMALL, **(REPLAY if algo == "dqn" else {"num_steps": 32})}
+    options = {key: each for key, each in options.items() if "." not in key}
+    algorithm: Any = algorithm_class(algo)(
+        lambda: Masked("info", kind), action_masks="info", **options
+    )
+    algorithm.learn(64)
+    to_onnx(algorithm).save(str(tmp_path / "policy.onnx"))
+    model = session(tmp_path / "policy.onnx")
+    draws = np.random.default_rng(0)
+    masks = np.stack([draw_mask(draws, kind) for _ in range(30)])
+    place = draws.uniform(-1, 1, (30, 2)).astype(np.float32)
+    first, last = model.get_modelmeta().custom_metadata_map["action_mask_columns"].split(":")
+    assert (int(first), int(last)) == (0, masks.shape[1])
+    [action] = model.run(None, {"observation": np.hstack([masks, place], dtype=np.float32)})
+    expected, _ = algorithm.predict(place, action_masks=masks)
+    np.testing.assert_array_equal(action, expected)
+    assert action.dtype == expected.dtype
+    algorithm.close()
 
 
 @pytest.mark.slow
