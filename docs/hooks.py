@@ -21,6 +21,19 @@ _LINK = re.compile(r"(?<=\]\()([^)#\s]*)(#[^)\s]*)?(?=\))")
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config: Any) -> Any:
+    """Put the reports of benchmarks into the menu, however many there are."""
+    reports = sorted((REPOSITORY / "docs" / "benchmarks").rglob("*.md"))
+    pages = [
+        {"Zoo": "zoo.md"},
+        *(path.relative_to(REPOSITORY / "docs").as_posix() for path in reports),
+    ]
+    for entry in config.nav:
+        if "Benchmarks" in entry:
+            entry["Benchmarks"] = pages
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that docs/ does not hold."""
     wanted = {path: place for path, place in PAGES.items() if (REPOSITORY / path).is_file()}

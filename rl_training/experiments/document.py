@@ -59,7 +59,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #111; background: #fff; marg
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { border: 1px solid #999; padding: 0.3rem 0.6rem; text-align: left; vertical-align: top; }
 th { background: #eee; }
-td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 figure { margin: 1.5rem 0; }
 figcaption { font-size: 0.875rem; max-width: 60rem; }
 img { max-width: 100%; height: auto; }
@@ -75,7 +75,7 @@ img { max-width: 100%; height: auto; }
   a::after { content: " (" attr(href) ")"; overflow-wrap: anywhere; }
 }
 """
-_NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")
+_NUMBERS = re.compile(r"-?[\d,]+(\.\d+)?( to -?[\d,]+(\.\d+)?)?")
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
@@ -135,13 +135,23 @@ def _html(block: Block) -> str:
 
 
 def _html_table(table: Table) -> str:
-    header = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
+    columns = [[row[place] for row in table.rows] for place in range(len(table.header))]
+    kinds = [' class="number"' if _is_numeric(column) else "" for column in columns]
+    header = "".join(
+        f'<th{kind} scope="col">{html.escape(cell)}</th>'
+        for kind, cell in zip(kinds, table.header, strict=True)
+    )
     rows = "\n".join(
-        "<tr>" + "".join(_html_cell(cell) for cell in row) + "</tr>" for row in table.rows
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)
+        )
+        + "</tr>"
+        for row in table.rows
     )
     return f"<table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
 
 
-def _html_cell(cell: str) -> str:
-    kind = ' class="number"' if _NUMBER.fullmatch(cell) else ""
-    return f"<td{kind}>{html.escape(cell)}</td>"
+def _is_numeric(column: Sequence[str]) -> bool:
+    """Whether a column holds numbers alone, or ranges of them."""
+    return any(column) and all(_NUMBERS.fullmatch(cell) for cell in column if cell)

@@ -174,6 +174,11 @@ class StudySession:
         self._say(line)
         write_results(self._study, self._search.trials)
 
+    def _fail(self, running: RunningTrial, error: str) -> None:
+        running.trial.set_user_attr("error", error)
+        line = f"{'failed':<8} trial {running.number}: {error}"
+        self._end(running, line, state=self._states.FAIL)
+
     def _look(self) -> None:
         """Report evaluations; end the trials that are pruned or done."""
         for running in list(self._active.values()):
@@ -182,7 +187,9 @@ class StudySession:
                 self._end(running, f"{'pruned':<8} {what}", state=self._states.PRUNED)
             elif not running.waiting and not set(running.jobs) & set(self._processes):
                 scores = running.scores()
-                assert scores is not None
+                if scores is None:
+                    self._fail(running, "a scores.json of its runs is missing or damaged")
+                    continue
                 running.trial.set_user_attr("scores", scores)
                 mean = statistics.fmean(scores)
                 self._end(running, f"{'done':<8} {what}: {mean:.1f}", values=mean)
@@ -246,10 +253,7 @@ class StudySession:
             owner.waiting.append(job)
             return
         error = state.error if state.status == "failed" else how_it_died(status, job)
-        told = f"seed {job.seed}: {error or 'it left no message'}"
-        owner.trial.set_user_attr("error", told)
-        line = f"{'failed':<8} trial {owner.number}: {told}"
-        self._end(owner, line, state=self._states.FAIL)
+        self._fail(owner, f"seed {job.seed}: {error or 'it left no message'}")
 
 
 class _Left:

@@ -40,7 +40,7 @@ def test_every_page_is_in_the_menu_once() -> None:
     assert len(pages) == len(set(pages))
     written = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
     assert set(pages) - written == {"readme.md", "zoo.md", "changelog.md"}
-    assert written <= set(pages)
+    assert {page for page in written if not page.startswith("benchmarks/")} <= set(pages)
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -60,6 +60,7 @@ def test_a_benchmark_runs_on_a_cluster(
     assert job.state().attempts == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_another_manager_has_is_left_to_it(cluster: None, tmp_path: Path) -> None:
     words = write(tmp_path)
     made = ExperimentManager(words[0], output_dir=tmp_path / "out")

@@ -134,6 +134,15 @@ class FakeWandb:
         self._maybe("finish")
 
 
+@pytest.fixture(scope="module")
+def untracked(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the run without tracking."""
+    alone = config(tmp_path_factory.mktemp("alone"))
+    digest = train(replace_config(alone, tracking={"wandb": "off"})).digest
+    assert digest is not None
+    return digest
+
+
 @pytest.mark.parametrize(
     ("failing", "after"), [("init", 0), ("log", 0), ("log", 3), ("summary", 0), ("finish", 0)]
 )
@@ -143,6 +152,7 @@ def test_whatever_fails_the_run_is_the_same(
     caplog: pytest.LogCaptureFixture,
     failing: str,
     after: int,
+    untracked: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", FakeWandb(failing, after))
     result = train(config(tmp_path))
@@ -151,8 +161,7 @@ def test_whatever_fails_the_run_is_the_same(
     assert messages == [
         "Weights & Biases failed and is off for the rest of the run: the line is dead"
     ]
-    untracked = replace_config(config(tmp_path / "alone"), tracking={"wandb": "off"})
-    assert train(untracked).digest == result.digest
+    assert result.digest == untracked
 
 
 def test_a_service_that_does_not_answer_is_given_up(
