@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
+DOCS := NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow check format bench build clean
+.PHONY: help install train test test-slow check docs format bench build clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,11 +30,15 @@ test: $(INSTALLED) ## run the tests
 test-slow: $(INSTALLED) ## run the learning checks: minutes each
 	$(RUN) pytest -m slow $(ARGS)
 
-check: $(INSTALLED) ## formatting, lint, types, import layers
+check: $(INSTALLED) ## formatting, lint, types, import layers, docs
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
+	$(DOCS)
+
+docs: $(INSTALLED) ## build the site of docs/ in site/
+	$(DOCS)
 
 format: $(INSTALLED) ## format and mend what can be mended
 	$(RUN) ruff format .
@@ -46,4 +51,4 @@ build: $(INSTALLED) ## make the wheel and the source archive in dist/
 	$(RUN) build $(ARGS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rl_training.envs.factory import make_vector_env as make_vector_env
     from rl_training.errors import UserError as UserError
     from rl_training.experiments.manager import ExperimentManager as ExperimentManager
+    from rl_training.experiments.study import Study as Study
     from rl_training.losses.dqn import dqn_loss as dqn_loss
     from rl_training.losses.ppg import ppg_auxiliary_loss as ppg_auxiliary_loss
     from rl_training.losses.ppg import ppg_loss as ppg_loss
@@ -68,6 +69,7 @@ _MODULES = {
     "envs.factory": ["make_env", "make_vector_env"],
     "errors": ["UserError"],
     "experiments.manager": ["ExperimentManager"],
+    "experiments.study": ["Study"],
     "losses.dqn": ["dqn_loss"],
     "losses.ppg": ["ppg_auxiliary_loss", "ppg_loss"],
     "losses.ppo": ["ppo_loss"],

@@ -337,7 +337,7 @@ class AlgorithmCore(ABC):
 
         Raises:
             UserError: a Collector exists already, or the state belongs to another algorithm or
-            model.
+                model.
         """
         if self._collector is not None:
             raise UserError("this object has begun to train; load the state into a new one.")

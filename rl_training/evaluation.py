@@ -266,6 +266,8 @@ class VideoCallback(Callback):
             raise
         except (OSError, RuntimeError) as error:  # a full disk, a graphics driver that gave up
             logger.warning("no video at step %d: %s. Training goes on.", context.global_step, error)
+        for path in directory.glob(f"{name}_*.mp4"):
+            context.run.log_video(context.global_step, path)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last step seen."""

@@ -184,7 +184,7 @@ def resume_checkpoint(
 
     Raises:
         UserError: no run is there, its checkpoints are damaged, or its environment does not
-        reproduce.
+            reproduce.
     """
     require_callbacks(callbacks)
     directory = run_of(Path(path))

@@ -8,6 +8,7 @@ so that ``--help`` answers at once.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ usage: rl-training COMMAND ...
   rl-training resume RUN_OR_CHECKPOINT [--total-timesteps N] [--reschedule]
   rl-training list   [algorithms | presets]
   rl-training benchmark list | run | status | report | annotate MANIFEST [--jobs N]
+  rl-training tune   --config ppo_cartpole --trials 50    hyperparameters, searched for
   rl-training plot RUN... [--output FILE]                 learning curves
   rl-training compare RUN RUN                             two runs side by side
   rl-training export RUN_OR_CHECKPOINT [--format safetensors | onnx] [--output PATH]
@@ -44,7 +46,11 @@ usage: rl-training COMMAND ...
 those of the algorithm too once --config or --algo names it). --version prints the version.
 """
 
-_MANY_RUNS = ("benchmark", "plot", "compare", "export", "card")
+_MANY_RUNS = {
+    **dict.fromkeys(("benchmark", "plot", "compare", "export", "card"), "experiments"),
+    "tune": "tune",
+}
+"""Commands and the modules of `rl_training.cli` that have them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -310,9 +316,8 @@ def _resume(arguments: list[str]) -> int:
 
 
 def _many_runs(name: str, arguments: list[str]) -> int:
-    from rl_training.cli import experiments
-
-    command: Callable[[list[str]], int] = getattr(experiments, name)
+    module = importlib.import_module(f"rl_training.cli.{_MANY_RUNS[name]}")
+    command: Callable[[list[str]], int] = getattr(module, name)
     return command(arguments)
 
 

@@ -22,6 +22,7 @@ usage: rl-training benchmark COMMAND ...
 
   rl-training benchmark list     [MANIFEST]               the zoo's manifests, or one's runs
   rl-training benchmark run      MANIFEST [--jobs N]      start, or go on with, what is not done
+                                 [--backend ray]          ... on a Ray cluster
   rl-training benchmark status   MANIFEST [--json]        how far each run is
   rl-training benchmark report   MANIFEST [--no-plots]    tables, plots; exit 1: a score was missed
   rl-training benchmark annotate MANIFEST                 scores into presets and zoo/README.md
@@ -56,8 +57,17 @@ class ManifestArguments:
 class RunArguments(ManifestArguments):
     """Run what is not done: start it, go on with what was stopped, try again what failed."""
 
-    jobs: int = 1
-    """Processes at a time."""
+    jobs: int | None = None
+    """Processes at a time; by default 1, on Ray one for each CPU of the cluster."""
+    backend: Literal["local", "ray"] = "local"
+    """Where they run: on this machine, or on a Ray cluster that exists already."""
+    ray_address: str | None = None
+    """The cluster's, host:port or ray://host:port; by default this machine's or RAY_ADDRESS."""
+
+    def validate(self) -> None:
+        """Refuse values that do not go together."""
+        if self.ray_address is not None and self.backend != "ray":
+            raise UserError("--ray-address needs --backend ray.")
 
 
 @dataclass(kw_only=True)
@@ -187,8 +197,19 @@ def _list(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     given: RunArguments = _parse(RunArguments, arguments, "benchmark run")
+    given.validate()
     manager = given.manager()
-    outcome = manager.run(jobs=given.jobs, say=lambda line: print(line, flush=True))
+    jobs, backend = given.jobs, None
+    if given.backend == "ray":
+        from rl_training.experiments.ray_backend import RayBackend
+
+        backend = RayBackend(given.ray_address)
+        jobs = backend.cpus() if jobs is None else jobs
+    outcome = manager.run(
+        jobs=1 if jobs is None else jobs,
+        say=lambda line: print(line, flush=True),
+        backend=backend,
+    )
     counts = {
         "done": len(outcome.done),
         "failed": len(outcome.failed),

@@ -81,7 +81,7 @@ class VectorEnv(EnvBase):
 
         Raises:
             UserError: an unsupported space, a negative seed, or squashing or scaling
-            without finite bounds.
+                without finite bounds.
         """
         require_supported(vector.single_observation_space, vector.single_action_space, name)
         super().__init__(device="cpu", batch_size=[vector.num_envs])

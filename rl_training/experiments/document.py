@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +57,25 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #111; background: #fff; margin: 2rem auto;
   max-width: 72rem; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { border: 1px solid #999; padding: 0.3rem 0.6rem; text-align: left; white-space: nowrap; }
+th, td { border: 1px solid #999; padding: 0.3rem 0.6rem; text-align: left; vertical-align: top; }
 th { background: #eee; }
+td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+figure { margin: 1.5rem 0; }
+figcaption { font-size: 0.875rem; max-width: 60rem; }
 img { max-width: 100%; height: auto; }
+@media print {
+  body { font-size: 9pt; color: #000; margin: 0; max-width: none; padding: 0; }
+  table { display: table; font-size: 8pt; }
+  th, td { border-color: #000; padding: 0.15rem 0.3rem; }
+  th { background: none; border-bottom-width: 2px; }
+  h2, h3 { break-after: avoid; }
+  tr, figure { break-inside: avoid; }
+  figure img { max-height: 20cm; }
+  a { color: #000; }
+  a::after { content: " (" attr(href) ")"; overflow-wrap: anywhere; }
+}
 """
+_NUMBERS = re.compile(r"-?[\d,]+(\.\d+)?( to -?[\d,]+(\.\d+)?)?")
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
@@ -119,9 +135,23 @@ def _html(block: Block) -> str:
 
 
 def _html_table(table: Table) -> str:
-    header = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
+    columns = [[row[place] for row in table.rows] for place in range(len(table.header))]
+    kinds = [' class="number"' if _is_numeric(column) else "" for column in columns]
+    header = "".join(
+        f'<th{kind} scope="col">{html.escape(cell)}</th>'
+        for kind, cell in zip(kinds, table.header, strict=True)
+    )
     rows = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{html.escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)
+        )
+        + "</tr>"
         for row in table.rows
     )
     return f"<table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
+
+
+def _is_numeric(column: Sequence[str]) -> bool:
+    """Whether a column holds numbers alone, or ranges of them."""
+    return any(column) and all(_NUMBERS.fullmatch(cell) for cell in column if cell)

@@ -118,7 +118,7 @@ def prepare(manifest: Manifest, directory: Path) -> list[Job]:
         _require_same(job, _description(job, config, manifest.episodes))
     try:
         for job, config in planned:
-            _write_plan(job, config, manifest.episodes)
+            write_plan(job, config, manifest.episodes)
     except OSError as error:
         raise UserError(f"{directory} cannot be written: {error.strerror or error}.") from error
     return jobs
@@ -163,7 +163,8 @@ def _require_same(job: Job, planned: Mapping[str, Any]) -> None:
         )
 
 
-def _write_plan(job: Job, config: TrainConfig, episodes: int) -> None:
+def write_plan(job: Job, config: TrainConfig, episodes: int) -> None:
+    """Write down what a job runs: ``job.json`` and ``config.yaml``."""
     job.directory.mkdir(parents=True, exist_ok=True)
     planned = _description(job, config, episodes)
     if read_json(job.directory / "job.json") == planned:

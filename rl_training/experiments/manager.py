@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rl_training.errors import UserError
 from rl_training.experiments import worker
+from rl_training.experiments.backends import Backend, Handle, LocalBackend
 from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare, read_json
 from rl_training.experiments.manifest import Manifest, load_manifest
 from rl_training.runtime.signals import StopSignals
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = Path("runs") / "benchmarks"
 _POLL_SECONDS = 0.1
-_STOPPED = [
+STOPPED = [
     status for each in (signal.SIGINT, signal.SIGTERM) for status in (128 + each, -int(each))
 ]
 """Exit statuses after a signal: after a checkpoint, or where there was nothing to write."""
@@ -82,7 +81,13 @@ class ExperimentManager:
         """Return how far each job is."""
         return {job: job.state() for job in self.jobs}
 
-    def run(self, *, jobs: int = 1, say: Callable[[str], None] = print) -> Outcome:
+    def run(
+        self,
+        *,
+        jobs: int = 1,
+        say: Callable[[str], None] = print,
+        backend: Backend | None = None,
+    ) -> Outcome:
         """Run what is not done: start it, go on with what was stopped, try again what failed.
 
         Ctrl-C and SIGTERM are passed on: every run writes a checkpoint first. A second one stops at
@@ -91,6 +96,7 @@ class ExperimentManager:
         Args:
             jobs: processes at a time.
             say: gets a line whenever a job begins or ends.
+            backend: where the processes run; None: on this machine. It is closed at the end.
 
         Raises:
             UserError: a preset cannot be built, or the folder has runs of another configuration.
@@ -98,7 +104,8 @@ class ExperimentManager:
         if jobs < 1:
             raise UserError(f"jobs must be at least 1, not {jobs}.")
         prepare(self.manifest, self.directory)
-        return _Session(self.jobs, jobs, say).run()
+        with contextlib.closing(LocalBackend() if backend is None else backend) as place:
+            return _Session(self.jobs, jobs, say, place).run()
 
     def report(self, directory: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
         """Write tables and plots of the results; see `rl_training.experiments.report`.
@@ -119,11 +126,14 @@ class ExperimentManager:
 class _Session:
     """One call of `ExperimentManager.run`."""
 
-    def __init__(self, jobs: Sequence[Job], limit: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], limit: int, say: Callable[[str], None], backend: Backend
+    ) -> None:
         self._limit = limit
         self._say = say
+        self._backend = backend
         self._outcome = Outcome()
-        self._processes: dict[Job, subprocess.Popen[bytes]] = {}
+        self._processes: dict[Job, Handle] = {}
         self._before = {job: job.state() for job in jobs}
         self._queue = deque(job for job in jobs if self._before[job].status != "done")
         self._outcome.done = [job for job in jobs if self._before[job].status == "done"]
@@ -161,25 +171,16 @@ class _Session:
         if locked(job.directory) or job.state().attempts != state.attempts:
             self._taken(job)
             return
-        command = [sys.executable, "-m", worker.__name__]
-        command += [str(job.directory), str(state.attempts), str(self._limit)]
-        with (job.directory / "log.txt").open("ab") as log:
-            # A session of its own: Ctrl-C at the terminal reaches it once, through this process.
-            self._processes[job] = subprocess.Popen(
-                command,
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._processes[job] = self._backend.start(job, state.attempts, self._limit)
         self._say(f"{'begin' if state.status == 'waiting' else 'go on':<8} {job.name}")
 
     def _collect(self) -> bool:
         """Note the jobs that ended; return whether there was one."""
-        ended = [job for job, process in self._processes.items() if process.poll() is not None]
-        for job in ended:
-            self._ended(job, self._processes.pop(job).returncode)
+        statuses = {job: handle.poll() for job, handle in self._processes.items()}
+        ended = {job: status for job, status in statuses.items() if status is not None}
+        for job, status in ended.items():
+            del self._processes[job]
+            self._ended(job, status)
         return bool(ended)
 
     def _ended(self, job: Job, status: int) -> None:
@@ -190,11 +191,11 @@ class _Session:
             outcome.done.append(job)
             scores = read_json(job.directory / "scores.json") or {"final": {}}
             self._say(f"{'done':<8} {job.name}: {scores['final'].get('return_mean', 0.0):.1f}")
-        elif status in _STOPPED:
+        elif status in STOPPED:
             outcome.stopped.append(job)
             self._say(f"{'stopped':<8} {job.name}")
         else:
-            error = state.error if state.status == "failed" else _how_it_died(status, job)
+            error = state.error if state.status == "failed" else how_it_died(status, job)
             outcome.failed[job] = error or "it left no message"
             self._say(f"{'failed':<8} {job.name}: {outcome.failed[job]}")
 
@@ -210,16 +211,12 @@ class _Session:
         self._say(f"{state.status:<8} {job.name}: by another process")
 
     def _stop_all(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
+        for handle in self._processes.values():
+            handle.stop()
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of a run's process: it finds the modules that this one finds."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(each) for each in sys.path)}
-
-
-def _how_it_died(status: int, job: Job) -> str:
+def how_it_died(status: int, job: Job) -> str:
+    """Return why a job's process ended that wrote no error."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}; the next `run` goes on with it"
     return f"exit status {status}; see {job.directory / 'log.txt'}"

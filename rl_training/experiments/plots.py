@@ -206,7 +206,8 @@ def _bar(axis: Any, result: PresetResult, place: int, style: int, base: float) -
         edgecolor=_COLORS[style % len(_COLORS)],
         hatch=_HATCHES[style % len(_HATCHES)],
     )
-    axis.plot(scores, [place] * len(scores), ".", color="black", markersize=3, zorder=3)
+    # Below the line of the interval, which would hide them.
+    axis.plot(scores, [place + 0.2] * len(scores), ".", color="black", markersize=4, zorder=3)
 
 
 def _published_legend(figure: Any, published: Mapping[str, int]) -> None:

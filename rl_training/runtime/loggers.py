@@ -21,6 +21,10 @@ __all__ = ["JsonlLogger", "Logger", "TensorBoardLogger", "WandbLogger"]
 
 logger = logging.getLogger(__name__)
 
+_WANDB_SECONDS = {"login_timeout": 30.0, "init_timeout": 60.0, "finish_timeout": 120.0}
+"""Settings of Weights & Biases, where its version has them: when a service that does not answer is
+given up, at the start and at the end."""
+
 
 class Logger(Protocol):
     """What a run asks of a logger."""
@@ -165,6 +169,17 @@ class WandbLogger(_FailSafe):
         """Send one entry."""
         self._attempt(lambda: self._send(step, metrics))
 
+    def log_video(self, step: int, path: Path) -> None:
+        """Send an MP4 file."""
+        self._attempt(
+            lambda: self._send(step, {"video": self._wandb.Video(str(path), format="mp4")})
+        )
+
+    def summarize(self, values: Mapping[str, Any]) -> None:
+        """Write how the run ended, beside its last metrics."""
+        if self._run is not None:
+            self._attempt(lambda: self._run.summary.update(dict(values)))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the run id."""
         return {"run_id": self.run_id}
@@ -182,17 +197,22 @@ class WandbLogger(_FailSafe):
             run, self._run = self._run, None
             self._attempt(run.finish)
 
-    def _send(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _send(self, step: int, metrics: Mapping[str, Any]) -> None:
         if self._run is None:
-            settings = self._wandb.Settings(
-                console="off", silent=True, disable_git=True, save_code=False
-            )
-            self._run = self._wandb.init(
-                id=self.run_id,
-                name=self._directory.name,
-                dir=str(self._directory),
-                resume="allow",
-                settings=settings,
-                **self._options,
-            )
+            self._run = self._start()
         self._run.log(dict(metrics), step=step)
+
+    def _start(self) -> Any:
+        known = getattr(self._wandb.Settings, "model_fields", {})
+        bounds = {name: value for name, value in _WANDB_SECONDS.items() if name in known}
+        settings = self._wandb.Settings(
+            console="off", silent=True, disable_git=True, save_code=False, **bounds
+        )
+        return self._wandb.init(
+            id=self.run_id,
+            name=self._directory.name,
+            dir=str(self._directory),
+            resume="allow",
+            settings=settings,
+            **self._options,
+        )

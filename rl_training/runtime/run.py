@@ -19,9 +19,10 @@ from rl_training.errors import UserError
 from rl_training.runtime.checkpoint import CheckpointWriteError, save_checkpoint
 from rl_training.runtime.checkpoint_directory import CHECKPOINTS, read_link, set_link
 from rl_training.runtime.files import replace_durable, write_json
-from rl_training.runtime.loggers import JsonlLogger, Logger, TensorBoardLogger, WandbLogger
+from rl_training.runtime.loggers import JsonlLogger, Logger
 from rl_training.runtime.run_lock import RunLock
 from rl_training.runtime.run_records import read_metadata
+from rl_training.runtime.tracking import configured_loggers, log_end, log_video
 from rl_training.runtime.versions import git_commit, library_versions, machine
 
 if TYPE_CHECKING:
@@ -231,6 +232,10 @@ class Run:
             if name != "metrics":
                 each.log(step, numbers)
 
+    def log_video(self, step: int, path: Path) -> None:
+        """Send an MP4 file to the loggers that take one; this never stops the run."""
+        log_video(self._loggers, step, path)
+
     def save_checkpoint(
         self, step: int, state: Any, policy: Any, best: bool = False, draft: bool = False
     ) -> Path | None:
@@ -299,6 +304,7 @@ class Run:
             raise ValueError(f"status must be one of {STATUSES}, not {status!r}")
         if not self._started:
             return
+        log_end(self._loggers, status, result)
         for each in [*self._loggers.values(), self._evaluations]:
             if each is not None:
                 each.close()
@@ -321,20 +327,7 @@ class Run:
         self._lock.release()
 
     def _open_loggers(self) -> None:
-        tracking = self.config.tracking
-        loggers: dict[str, Logger] = {}
-        if tracking.tensorboard:
-            loggers["tensorboard"] = TensorBoardLogger(self.directory / "tensorboard")
-        if tracking.wandb != "off":
-            loggers["wandb"] = WandbLogger(
-                mode=tracking.wandb,
-                directory=self.directory,
-                project=tracking.wandb_project,
-                group=tracking.wandb_group,
-                tags=list(self.config.tags),
-                config=serialize_train_config(self.config),
-            )
-        self._loggers = {"metrics": JsonlLogger(self.directory / "metrics.jsonl"), **loggers}
+        self._loggers = configured_loggers(self.config, self.directory)
         self._evaluations = JsonlLogger(self.directory / "evaluations.jsonl")
 
     def _note_start(self, command: list[str]) -> None:

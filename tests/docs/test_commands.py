@@ -14,6 +14,7 @@ import pytest
 from rl_training.cli import experiments, main, parse_train
 from rl_training.cli.arguments import EvaluateArguments, ResumeArguments
 from rl_training.cli.flags import parse_flags
+from rl_training.cli.tune import TuneArguments
 from tests.docs.pages import PAGES, REPOSITORY, Block, blocks, pyproject
 
 COMMANDS = [
@@ -59,6 +60,14 @@ def check_benchmark_command(words: Sequence[str]) -> None:
         check_many_runs(classes[words[0]], words[1:])
 
 
+def check_tune(words: Sequence[str]) -> None:
+    given = parse_flags(TuneArguments, list(words), program="rl-training tune", positional=True)
+    assert given.config and given.trials >= 1
+    given.config = [each for each in given.config if not each.startswith("my_")]
+    given.space = None if (given.space or "my_").startswith("my_") else given.space
+    assert given.study().space
+
+
 def check_program(words: Sequence[str]) -> None:
     checks: dict[str, Callable[[Sequence[str]], None]] = {
         "train": check_train,
@@ -66,6 +75,7 @@ def check_program(words: Sequence[str]) -> None:
         "resume": lambda rest: check_arguments(ResumeArguments, rest),
         "list": lambda rest: _must_succeed(main(["list", *rest])),
         "benchmark": check_benchmark_command,
+        "tune": check_tune,
         "plot": lambda rest: check_many_runs(experiments.PlotArguments, rest),
         "export": lambda rest: check_many_runs(experiments.ExportArguments, rest),
         "card": lambda rest: check_many_runs(experiments.CardArguments, rest),
@@ -172,11 +182,15 @@ def test_the_commands_after_training_work(command: str, a_run: Path) -> None:
 def test_a_preset_or_a_manifest_is_a_whole_file(tmp_path: Path) -> None:
     from rl_training.config import load_config
     from rl_training.experiments.manifest import load_manifest
+    from rl_training.experiments.search_space import fitted, read_space
 
     for page in PAGES:
         for number, block in enumerate(blocks(page, "yaml")):
             path = tmp_path / f"{number}.yaml"
             path.write_text(block.code.replace("algo: a2c", "algo: ppo"), encoding="utf-8")
+            if block.title == "my_space.yaml":
+                assert fitted(read_space(path), load_config("ppo_cartpole"))
+                continue
             if block.title is not None:
                 assert load_manifest(path).presets
                 continue

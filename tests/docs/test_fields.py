@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rl_training.cli.tune import TuneArguments
 from rl_training.config import TrainConfig
 from rl_training.config.groups import (
     AtariConfig,
@@ -17,6 +18,7 @@ from rl_training.config.groups import (
     TrackingConfig,
 )
 from rl_training.experiments.manifest import Entry, Manifest, PeerScore, Reference, Source
+from rl_training.experiments.search_space import Dimension
 from rl_training.registry import ALGORITHMS, algorithm_class
 from tests.docs.pages import named, rows, section
 
@@ -77,6 +79,18 @@ def test_the_run_s_fields_are_listed() -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_s_fields_are_listed(group: str) -> None:
     assert listed("docs/command_line.md", f"### {group}") == defaults(GROUPS[group])
+
+
+def test_the_keys_of_a_search_space_are_listed() -> None:
+    assert listed("docs/tuning.md", "## Search spaces") == defaults(Dimension)
+
+
+def test_the_flags_of_tune_are_listed() -> None:
+    expected = {name.replace("_", "-"): value for name, value in defaults(TuneArguments).items()}
+    written = listed("docs/tuning.md", "## What happens")
+    assert [name.removeprefix("--") for name in written] == list(expected)
+    for name in ("trials", "jobs", "evaluations", "episodes", "sampler-seed"):
+        assert written[f"--{name}"] == expected[name]
 
 
 @pytest.mark.parametrize("cls", [Manifest, Entry, PeerScore, Source, Reference])
