@@ -21,17 +21,22 @@ ALGORITHMS: dict[str, str] = {
 }
 """Name in a config or on the command line -> ``"module:Class"``."""
 
-_ON_POLICY_ACTIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+_ON_POLICY_ACTIONS = (
+    *("Box", "integer Box", "unbounded Box"),
+    *("Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"),
+)
 ACTION_SPACES: dict[str, tuple[str, ...]] = {
     "ppo": _ON_POLICY_ACTIONS,
     "ppg": _ON_POLICY_ACTIONS,
     "dqn": ("Discrete",),
-    "sac": ("Box", "Discrete"),
-    "td3": ("Box",),
+    "sac": ("Box", "integer Box", "Discrete"),
+    "td3": ("Box", "integer Box"),
     "recurrent_ppg": _ON_POLICY_ACTIONS,
     "recurrent_ppo": _ON_POLICY_ACTIONS,
 }
-"""Name -> the kinds of action spaces the algorithm takes; the classes read it."""
+"""Name -> the kinds of action spaces it takes (`rl_training.envs.spaces.action_kind`); the classes
+read it.
+"""
 
 ACTION_MASKS = ("ppo", "ppg")
 """Names of the algorithms that take masks of legal actions, ``env.action_masks``."""

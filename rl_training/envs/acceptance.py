@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_training.envs.flatten import batched_array
-from rl_training.envs.spaces import ActionMap, require_supported
+from rl_training.envs.hybrid import action_map, as_rows
+from rl_training.envs.spaces import require_supported
 from rl_training.errors import UserError
 
 _REMEDY = "build it with autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED"
@@ -137,10 +138,7 @@ def _require_usable_layers(vector: Any) -> None:
 def _masked_reset_spares_others(vector: Any, name: str) -> bool:
     require_supported(vector.single_observation_space, vector.single_action_space, name)
     space = vector.single_action_space
-    zeros = np.zeros(
-        (vector.num_envs, *(space.shape or ())), np.int64 if space.dtype.kind == "i" else np.float32
-    )
-    actions = ActionMap(space).to_env(zeros)
+    actions = as_rows(space)[1](action_map(space).zeros(vector.num_envs))
     vector.reset(seed=list(range(vector.num_envs)))
     space = vector.single_observation_space
     before = batched_array(vector.step(actions)[0], space)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.hybrid import AnyActionMap, action_map
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.randomness import GeneratorWatch
 from rl_training.envs.replay import (
@@ -25,7 +26,6 @@ from rl_training.envs.replay import (
 )
 from rl_training.envs.rows import RowError, Rows, RowStep
 from rl_training.envs.seeding import episode_seed
-from rl_training.envs.spaces import ActionMap
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -55,7 +55,7 @@ class Episodes:
     def __init__(
         self,
         rows: Rows,
-        action_map: ActionMap,
+        action_map: AnyActionMap,
         *,
         seed: int,
         name: str,
@@ -332,10 +332,4 @@ class Episodes:
         return actions
 
     def _valid_actions(self) -> Array:
-        space = self.action_map.space
-        shape = (self.num_envs, *(space.shape or ()))
-        # What a policy's zero becomes: always inside the space. Not a sample: that would draw from
-        # the space's generator.
-        return ActionMap(space).to_env(
-            np.zeros(shape, np.int64 if space.dtype.kind == "i" else np.float32)
-        )
+        return action_map(self.action_map.space).zeros(self.num_envs)

@@ -187,6 +187,7 @@ def make_batched_env(
     scale_actions: bool = False,
     normalizer: Normalizer | None = None,
     gamma: float = 0.99,
+    require_actions: Callable[[Any], None] | None = None,
 ) -> VectorEnv:
     """Build the batched TorchRL environment of a run.
 
@@ -199,14 +200,17 @@ def make_batched_env(
         scale_actions: scale Box actions from [-1, 1] onto the bounds.
         normalizer: used as it is; unless given, built as ``config.env`` asks.
         gamma: discount of the running return that scales rewards.
+        require_actions: raises unless the action space is one that will be acted in.
 
     Raises:
         UserError: as :func:`make_env`, :func:`as_vector` and :class:`VectorEnv`.
     """
     vector = as_vector(env, config, num_envs=num_envs)
-    if normalizer is None:
-        normalizer = make_normalizer(config, vector, gamma=gamma)
     try:
+        if require_actions is not None:
+            require_actions(vector.single_action_space)
+        if normalizer is None:
+            normalizer = make_normalizer(config, vector, gamma=gamma)
         return VectorEnv(
             vector,
             seed=config.seed if seed is None else seed,

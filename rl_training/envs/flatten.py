@@ -105,9 +105,9 @@ class Flattening:
             try:
                 value = np.asarray(_pick(observation, leaf.path))
             except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise UserError(f"the observation has no{_named(leaf.path)} that fits.") from error
+                raise UserError(f"the observation has no{named(leaf.path)} that fits.") from error
             if value.dtype.kind not in "fiub":
-                raise UserError(f"the observation{_named(leaf.path)} holds no numbers.")
+                raise UserError(f"the observation{named(leaf.path)} holds no numbers.")
             values.append(value)
         single = all(
             value.ndim == len(leaf.space.shape)
@@ -126,7 +126,7 @@ class Flattening:
         for leaf, value in zip(self._leaves, values, strict=True):
             if value.shape != (count, *leaf.space.shape):
                 raise ValueError(
-                    f"an observation{_named(leaf.path)} has the shape {value.shape[1:]}, its space "
+                    f"an observation{named(leaf.path)} has the shape {value.shape[1:]}, its space "
                     f"says {leaf.space.shape}."
                 )
             if leaf.one_hot is None:
@@ -139,13 +139,13 @@ class Flattening:
 def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) -> None:
     if value.dtype.kind not in "iub":
         raise ValueError(
-            f"an observation{_named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
+            f"an observation{named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
         )
     index = value.reshape(len(value), -1).astype(np.int64) - one_hot.start
     # As unsigned numbers, negative ones are too large as well.
     if (index.view(np.uint64) >= one_hot.counts).any():
         raise ValueError(
-            f"an observation{_named(leaf.path)} is not in its space {leaf.space}: {value.tolist()}."
+            f"an observation{named(leaf.path)} is not in its space {leaf.space}: {value.tolist()}."
         )
     columns[np.arange(len(value))[:, None], index + one_hot.first] = 1.0
 
@@ -194,7 +194,8 @@ def _pick(observation: Any, path: Path) -> Any:
     return observation
 
 
-def _named(path: Path) -> str:
+def named(path: Path) -> str:
+    """Return the keys and indices that lead to a part, as they are written in Python."""
     return f"{''.join(f'[{step!r}]' for step in path)}"
 
 
@@ -225,6 +226,16 @@ def with_row_axis(observation: Any, space: Any) -> Any:
     return np.asarray(observation)[None]
 
 
+def without_row_axis(batch: Any, space: Any) -> Any:
+    """Return the first of a batch of ``space``: `with_row_axis` undone."""
+    if isinstance(space, spaces.Dict):
+        return {key: without_row_axis(batch[key], each) for key, each in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        pairs = zip(batch, space.spaces, strict=True)
+        return tuple(without_row_axis(part, each) for part, each in pairs)
+    return batch[0]
+
+
 def require_observable(space: Any, name: str) -> None:
     """Raise unless observations of ``space`` can be learnt from.
 
@@ -234,7 +245,7 @@ def require_observable(space: Any, name: str) -> None:
     _require_text_keys(space, name)
     parts = list(leaves_of(space))
     for path, each in parts:
-        where = f" (the observation's part {_named(path)})" if path else ""
+        where = f" (the observation's part {named(path)})" if path else ""
         if not isinstance(
             each, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
         ):
@@ -287,6 +298,6 @@ def require_integers(observation: Any, space: Any) -> None:
         given = np.asarray(_pick(observation, path)).dtype
         if given.kind not in "iub":
             raise UserError(
-                f"the observation space{_named(path)} says {each.dtype}, and an environment "
+                f"the observation space{named(path)} says {each.dtype}, and an environment "
                 f"returned a {given} observation: give the space the dtype of its observations."
             )

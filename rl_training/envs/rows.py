@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
 from rl_training.envs.flatten import flattening_of, require_integers
+from rl_training.envs.hybrid import as_rows
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.workers import dead_worker
 
@@ -126,6 +127,7 @@ class LoopedRows:
         self._space = space
         flattening = flattening_of(space)
         self._stack = self._stack_arrays if flattening is None else flattening.rows
+        self._actions = as_rows(vector.single_action_space)[0]
         self._unchecked = {"reset", "step"}
         self.plays_games = all(_plays_games(env) for env in self._envs)
 
@@ -137,7 +139,7 @@ class LoopedRows:
         truncated: list[Any] = []
         information: list[dict[str, Any]] = []
         try:
-            for step, action in zip(self._steps, actions, strict=True):
+            for step, action in zip(self._steps, self._actions(actions), strict=True):
                 observation, reward, terminal, limit, beside = step(action)
                 information.append(beside)
                 observations.append(observation)
@@ -218,12 +220,14 @@ class BatchedRows:
             if flattening is None
             else flattening.batch
         )
+        self._actions = as_rows(vector.single_action_space)[1]
         self.plays_games = self._all("plays_games")
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`Rows`."""
         try:
-            observation, reward, terminated, truncated, beside = self._vector.step(actions)
+            given = self._actions(actions)
+            observation, reward, terminated, truncated, beside = self._vector.step(given)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
         return RowStep(

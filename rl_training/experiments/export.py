@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithm import Algorithm
 from rl_training.config import config_hash
+from rl_training.envs.hybrid import is_hybrid
 from rl_training.envs.normalize import EPSILON, ObservationNormalizer
 from rl_training.errors import UserError
 from rl_training.models.lstm import MEMORY
@@ -152,24 +153,36 @@ class _ToEnvironment(nn.Module):
 
     low: Tensor
     high: Tensor
+    start: Tensor
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
         space: Any = algorithm.action_space
+        if is_hybrid(space):
+            raise UserError(f"ONNX has no actions with parts, and this policy's are {space}.")
         self._squash, self._scale = algorithm.squash_actions, algorithm.scale_actions
-        self._start = getattr(space, "start", None)
-        if self._start is None:
-            self.register_buffer("low", torch.from_numpy(np.array(space.low)))
-            self.register_buffer("high", torch.from_numpy(np.array(space.high)))
+        self._discrete = not hasattr(space, "low")
+        if self._discrete:
+            start = np.array(getattr(space, "start", 0), space.dtype)
+            self.register_buffer("start", torch.from_numpy(start))
+            return
+        self.register_buffer("low", torch.from_numpy(np.array(space.low)))
+        self.register_buffer("high", torch.from_numpy(np.array(space.high)))
+        self._integers = not self.low.is_floating_point()
 
     def forward(self, action: Tensor) -> Tensor:
-        if self._start is not None:
-            return action + int(self._start)
-        if self._squash or self._scale:
+        if self._discrete:
+            return (action + self.start).to(self.start.dtype)
+        scaled = self._squash or self._scale
+        if scaled:
             unit = action.double()
             unit = (unit.tanh() if self._squash else unit) * 0.5 + 0.5
             low, high = self.low.double(), self.high.double()
-            action = low + unit * (high - low)
+            action = low + unit * (high - low + self._integers)
+        if self._integers:
+            whole = action.floor() if scaled else action.round()
+            # Before the cast, which would wrap around.
+            action = torch.minimum(torch.maximum(whole, self.low.double()), self.high.double())
         return torch.minimum(torch.maximum(action.to(self.low.dtype), self.low), self.high)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from rl_training.envs.hybrid import policy_numbers
+from rl_training.envs.spaces import space_from_dict
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic, Architecture
 from rl_training.models.cnn import ENCODERS, is_image
@@ -19,6 +21,7 @@ from rl_training.models.heads import (
     GaussianHead,
     StateDependentNoiseHead,
 )
+from rl_training.models.hybrid import HybridHead
 from rl_training.models.masked import MaskedCategoricalHead, masked_encoder
 from rl_training.models.mlp import MLP
 from rl_training.models.multi_categorical import MultiCategoricalHead
@@ -69,6 +72,8 @@ def build_actor_critic(
             raise UserError("env.action_masks: networks of your own take no masks yet.")
         if not issubclass(TensorDictActorCritic, cls):
             raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
+        if "continuous" in action:
+            raise UserError("networks of your own take no Dict or Tuple actions yet.")
         policy, value = networks
         return TensorDictActorCritic(
             policy=policy,
@@ -104,7 +109,8 @@ def _masked_head(num_actions: int, num_features: int) -> ActionHead:
 
 def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a head has to know of an action space (as `rl_training.envs.space_to_dict` gives
-    it): ``num_actions, discrete, action_shape`` and, of several discrete actions, ``sizes``.
+    it): ``num_actions, discrete, action_shape`` and, of several discrete actions, ``sizes``; of
+    actions with parts also how many numbers are ``continuous``.
     """
     kind = action_space["type"]
     shape = tuple(action_space.get("shape", ()))
@@ -112,6 +118,15 @@ def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:
         return {"num_actions": action_space["n"], "discrete": True, "action_shape": ()}
     if kind == "Box":
         return {"num_actions": math.prod(shape), "discrete": False, "action_shape": shape}
+    if kind in ("Dict", "Tuple"):
+        counts, continuous = policy_numbers(space_from_dict(dict(action_space)))
+        return {
+            "num_actions": sum(counts) + continuous,
+            "discrete": not continuous,
+            "action_shape": (len(counts) + continuous,),
+            "sizes": counts or None,
+            "continuous": continuous,
+        }
     sizes = [2] * math.prod(shape) if kind == "MultiBinary" else action_space["nvec"]
     return {
         "num_actions": sum(sizes),
@@ -215,6 +230,7 @@ def head_factory(
     discrete: bool,
     action_shape: Sequence[int] | None = None,
     sizes: Sequence[int] | None = None,
+    continuous: int = 0,
     log_std_init: float = 0.0,
     gsde: bool = False,
     gsde_resample_interval: int = -1,
@@ -227,11 +243,19 @@ def head_factory(
         discrete: Categorical; otherwise Gaussian.
         action_shape: of one action that has a shape; None: ``(num_actions,)``.
         sizes: of several discrete actions at once, how many choices each has.
+        continuous: how many continuous numbers stand beside them.
         log_std_init: the Gaussian's first log standard deviation.
         gsde: state-dependent exploration, resampled every ``gsde_resample_interval`` steps.
     """
 
     def make(num_features: int) -> ActionHead:
+        if sizes is not None and continuous:
+            return HybridHead(
+                num_features=num_features,
+                sizes=sizes,
+                continuous=continuous,
+                log_std_init=log_std_init,
+            )
         if sizes is not None:
             return MultiCategoricalHead(
                 num_features=num_features, sizes=sizes, action_shape=action_shape
