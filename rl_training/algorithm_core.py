@@ -22,10 +22,12 @@ from rl_training.envs import Normalizer, VectorEnv, make_batched_env, space_to_d
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.fresh import fresh_source
 from rl_training.envs.hybrid import action_map
+from rl_training.envs.layout import layout_of
 from rl_training.envs.spaces import require_same_spaces, require_taken
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
+from rl_training.models.parts import describe_parts
 from rl_training.registry import ACTION_MASKS
 from rl_training.runtime.checks import fitting, require_counter, require_outline, warn_of_nan
 from rl_training.runtime.devices import resolve_device, set_torch_threads
@@ -111,6 +113,8 @@ class AlgorithmCore(ABC):
         self._require_taken(action_space)
         self.raw_observation_space = observation_space
         self.observation_space, self.action_space = flat_space(observation_space), action_space
+        normalized = self.normalizer.makes_floats
+        self.observation_layout = layout_of(observation_space, normalized=normalized)
         self._action_map = action_map(
             action_space, squash=self.squash_actions, scale=self.scale_actions
         )
@@ -184,8 +188,8 @@ class AlgorithmCore(ABC):
         """Complete a rollout's batch with what the rollout policy left out."""
 
     def describe(self) -> list[str]:
-        """Return lines worth printing when training starts (sizes of buffers)."""
-        return []
+        """Return lines worth printing when training starts: images, encoders, buffers."""
+        return describe_parts(self.observation_layout, self.config.model)
 
     def extra_state(self) -> dict[str, Any]:
         """Return training state that no module, optimiser, generator or counter holds."""

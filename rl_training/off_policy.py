@@ -122,7 +122,8 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _make_encoder(self) -> nn.Module:
         space = self.observation_space
-        return configured_encoder(self.config.model, space.shape, observation_dtype(space).name)()
+        dtype, layout = observation_dtype(space).name, self.observation_layout
+        return configured_encoder(self.config.model, space.shape, dtype, layout)()
 
     def _require_built_networks(self, *, encoder: bool) -> None:
         """Raise where networks of a user's own, or images, are asked for and not taken."""
@@ -131,6 +132,13 @@ class OffPolicyAlgorithm(Algorithm):
             raise UserError(f"{self.name} takes no networks of your own yet.")
         if not encoder and self.config.model.encoder not in ("auto", "mlp"):
             raise UserError(f"{self.name} takes no encoder of your own yet: its critics are MLPs.")
+        if not encoder and self.config.model.encoders:
+            raise UserError(f"{self.name} takes no model.encoders: its critics are MLPs.")
+        if not encoder and self.observation_layout.packed:
+            images = ", ".join(part.name for part in self.observation_layout.images)
+            raise UserError(
+                f"{self.name} takes no images yet, such as {images}: its critics are MLPs."
+            )
         if not encoder and self.config.model.encoder == "auto" and is_image(shape):
             raise UserError(
                 f"{self.name} takes no images yet, such as observations of shape {shape}: its "
@@ -233,7 +241,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def describe(self) -> list[str]:
         """Return the replay buffer's size."""
-        return [self.replay.describe()]
+        return [*super().describe(), self.replay.describe()]
 
     # ---- learning
 

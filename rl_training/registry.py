@@ -41,10 +41,15 @@ read it.
 ACTION_MASKS = ("ppo", "ppg")
 """Names of the algorithms that take masks of legal actions, ``env.action_masks``."""
 
-_ALL_OBSERVATIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
-OBSERVATION_SPACES: dict[str, tuple[str, ...]] = dict.fromkeys(ALGORITHMS, _ALL_OBSERVATIONS)
-"""Name -> the kinds of observation spaces. The environments flatten all but a Box to a vector, so
-no algorithm knows the difference.
+_VECTORS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+_IMAGES = ("image", "image among parts")
+OBSERVATION_SPACES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(ALGORITHMS, (*_VECTORS, *_IMAGES)),
+    "sac": _VECTORS,
+    "td3": _VECTORS,
+}
+"""Name -> the kinds of observation spaces (`rl_training.envs.layout.observation_kind`). The
+environments flatten all but a Box to a vector, so only encoders know the difference.
 """
 
 

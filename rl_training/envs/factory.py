@@ -16,11 +16,16 @@ from rl_training.envs.acceptance import (
     require_usable_vector,
 )
 from rl_training.envs.atari import make_atari
-from rl_training.envs.flatten import flat_space
+from rl_training.envs.flatten import flattening_of
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.masks import masked
 from rl_training.envs.native_atari import NativeAtari
-from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
+from rl_training.envs.normalize import (
+    Normalizer,
+    ObservationNormalizer,
+    PackedNormalizer,
+    RewardNormalizer,
+)
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
 from rl_training.envs.workers import close_vector, start_workers
@@ -233,11 +238,21 @@ def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normal
         return None
     observation = reward = None
     if settings.normalize_observation:
-        shape = flat_space(vector.single_observation_space).shape
-        observation = ObservationNormalizer(shape, clip=settings.clip_observation)
+        observation = _observation_normalizer(
+            vector.single_observation_space, settings.clip_observation
+        )
     if settings.normalize_reward:
         reward = RewardNormalizer(vector.num_envs, gamma=gamma, clip=settings.clip_reward)
     return Normalizer(observation=observation, reward=reward)
+
+
+def _observation_normalizer(space: Any, clip: float) -> ObservationNormalizer:
+    flattening = flattening_of(space)
+    if flattening is None:
+        return ObservationNormalizer(tuple(space.shape), clip=clip)
+    if flattening.packed:
+        return PackedNormalizer(flattening.floats, clip=clip)
+    return ObservationNormalizer((flattening.floats,), clip=clip)
 
 
 def _name(env: Any, vector: Any, config: TrainConfig) -> str:

@@ -1,5 +1,5 @@
 """Observations that are no single Box, as one vector: at the edge of the environments, so that
-nothing behind it knows of them.
+nothing behind it but the encoder (`rl_training.envs.layout`) knows of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Path = tuple[str | int, ...]
 LARGEST = 1_000_000
 """Numbers that a flattened observation may have."""
 _IMAGE_DIMENSIONS = 3
+_FLOAT_BYTES = 4
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
@@ -41,16 +42,21 @@ class _Leaf(NamedTuple):
     """Keys and indices that lead to it."""
     space: Any
     columns: slice
-    """Of the vector."""
+    """Of the vector's numbers; of pixels, its bytes."""
     one_hot: _OneHot | None
 
 
 class Flattening:
-    """Turns observations of ``space`` into float32 vectors.
+    """Turns observations of ``space`` into vectors: float32, or where images of bytes are among
+    them, uint8.
 
     The parts stand in a fixed order: of a Dict by its keys, sorted; of a Tuple by position; nested
     ones in their parent's place. A Box and a MultiBinary give their numbers, in C order; a Discrete
     and a MultiDiscrete give each of their numbers one-hot, counted from their start.
+
+    With images of bytes the vector is ``packed``: first the bytes of all other numbers as float32,
+    then the images' own, then zeros up to a multiple of four. So images take a byte a pixel
+    wherever observations are stored.
 
     Args:
         space: one that `require_observable` accepts and that is no Box.
@@ -58,10 +64,12 @@ class Flattening:
 
     def __init__(self, space: Any) -> None:
         leaves: list[_Leaf] = []
-        lows: list[Array] = []
-        highs: list[Array] = []
+        lows: list[Array] = [np.zeros(0, np.float32)]
+        highs: list[Array] = [np.zeros(0, np.float32)]
         size = 0
         for path, each in leaves_of(space):
+            if is_pixels(each):
+                continue
             leaf = _describe(path, each, size)
             leaves.append(leaf)
             size = leaf.columns.stop
@@ -70,12 +78,23 @@ class Flattening:
             with np.errstate(over="ignore"):  # a bound of float64 may be infinite in float32
                 for bounds, bound in ((lows, low), (highs, high)):
                     bounds.append(np.broadcast_to(np.asarray(bound, np.float32).ravel(), width))
-        self._leaves = leaves
-        self.space = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
+        self.floats = size
+        """How many numbers of float32 there are."""
+        pixels = _pixels(space, size * _FLOAT_BYTES)
+        self.packed = bool(pixels)
+        """Whether vectors are of bytes, images among them."""
+        order = {path: index for index, (path, _) in enumerate(leaves_of(space))}
+        self._leaves = sorted([*leaves, *pixels], key=lambda leaf: order[leaf.path])
+        self.space: Any = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
         """Of the vectors."""
+        if self.packed:
+            length = -(-pixels[-1].columns.stop // _FLOAT_BYTES) * _FLOAT_BYTES
+            self.space = spaces.Box(0, 255, (length,), np.uint8)
 
     def columns(self, path: Path) -> slice:
-        """Return where the part that ``path`` leads to stands in the vector."""
+        """Return where the part that ``path`` leads to stands in the vector: among its numbers, or
+        of pixels, its bytes.
+        """
         return next(leaf.columns for leaf in self._leaves if leaf.path == path)
 
     def rows(self, observations: Sequence[Any]) -> Array:
@@ -122,17 +141,24 @@ class Flattening:
             raise UserError(str(error)) from error
 
     def _join(self, values: Sequence[Array], count: int) -> Array:
-        joined = np.zeros((count, self.space.shape[0]), np.float32)
+        numbers = np.zeros((count, self.floats), np.float32)
+        joined = numbers
+        if self.packed:
+            joined = np.zeros((count, *self.space.shape), np.uint8)
+            numbers = joined[:, : self.floats * _FLOAT_BYTES].view(np.float32)
         for leaf, value in zip(self._leaves, values, strict=True):
             if value.shape != (count, *leaf.space.shape):
                 raise ValueError(
                     f"an observation{named(leaf.path)} has the shape {value.shape[1:]}, its space "
                     f"says {leaf.space.shape}."
                 )
-            if leaf.one_hot is None:
+            if self.packed and is_pixels(leaf.space):
+                _require_bytes(leaf, value)
                 joined[:, leaf.columns] = value.reshape(count, -1)
+            elif leaf.one_hot is None:
+                numbers[:, leaf.columns] = value.reshape(count, -1)
             else:
-                _write_one_hot(joined[:, leaf.columns], value, leaf, leaf.one_hot)
+                _write_one_hot(numbers[:, leaf.columns], value, leaf, leaf.one_hot)
         return joined
 
 
@@ -148,6 +174,32 @@ def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) 
             f"an observation{named(leaf.path)} is not in its space {leaf.space}: {value.tolist()}."
         )
     columns[np.arange(len(value))[:, None], index + one_hot.first] = 1.0
+
+
+def _require_bytes(leaf: _Leaf, value: Array) -> None:
+    if value.dtype.kind not in "iub":
+        raise ValueError(
+            f"an observation{named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
+        )
+
+
+def _pixels(space: Any, start: int) -> list[_Leaf]:
+    """Return the images of bytes, one after the other from the byte ``start`` on."""
+    found = []
+    for path, each in leaves_of(space):
+        if is_pixels(each):
+            found.append(_Leaf(path, each, slice(start, start + math.prod(each.shape)), None))
+            start = found[-1].columns.stop
+    return found
+
+
+def is_pixels(space: Any) -> bool:
+    """Return whether a part is an image of bytes: uint8, three dimensions."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == _IMAGE_DIMENSIONS
+    )
 
 
 def _describe(path: Path, space: Any, column: int) -> _Leaf:
@@ -258,12 +310,8 @@ def require_observable(space: Any, name: str) -> None:
                 f"{name}: a Box of {each.dtype} observations{where} is not supported; "
                 "supported: floating-point and integer dtypes."
             )
-        if path and isinstance(each, spaces.Box) and len(each.shape) >= _IMAGE_DIMENSIONS:
-            raise UserError(
-                f"{name}: an image of shape {each.shape}{where} inside a Dict or Tuple is not "
-                "supported yet; supported: an image alone, and Dict and Tuple of vectors."
-            )
-    size = 0 if isinstance(space, spaces.Box) else sum(_width(each) for _, each in parts)
+    sizes = [0 if is_pixels(each) else _width(each) for _, each in parts]
+    size = 0 if isinstance(space, spaces.Box) else sum(sizes)
     if not parts or size > LARGEST:
         raise UserError(
             f"{name}: observation space {space} becomes a vector of {size:,} numbers; allowed: 1 "

@@ -89,7 +89,7 @@ class VectorEnv(EnvBase):
             normalizer=normalizer,
             close=self._close_vector,
         )
-        normalized = normalizer is not None and normalizer.observation is not None
+        normalized = normalizer is not None and normalizer.makes_floats
         dtype = observation_dtype(self.single_observation_space, normalized=normalized)
         # Plain objects hold what changes: setting an attribute on an EnvBase costs microseconds.
         self._steps = TensorSteps(episodes, dtype)

@@ -188,6 +188,8 @@ class _ToEnvironment(nn.Module):
 
 def to_onnx(algorithm: Algorithm) -> Any:
     """Return a policy as an ONNX program of `torch.onnx`, for any number of observations."""
+    if algorithm.observation_layout.packed:
+        raise UserError("ONNX takes no images among the parts of an observation yet.")
     space: Any = algorithm.observation_space
     count = 3  # any number but 0 and 1, which tracing would take for constants
     observation = torch.from_numpy(np.zeros((count, *space.shape), space.dtype))

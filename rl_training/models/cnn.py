@@ -1,4 +1,6 @@
-"""Encoders of images: uint8 in, features out. Scaling to [0, 1] happens here and nowhere else."""
+"""Encoders of images: uint8, or floats that are normalised already, in; features out. Scaling to
+[0, 1] happens here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ _COLOURS = (1, 3, 4)
 _FEW_IMAGES = 4
 """Below this many, converting the weights to half the bits costs more than it saves."""
 _NATURE_SIZE, _IMPALA_SIZE = 512, 256
+_LEAST_NATURE_SIDE = 36
 _NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride."""
 _IMPALA_CHANNELS = (16, 32, 32)
@@ -36,6 +39,14 @@ def is_channels_first(shape: Sequence[int]) -> bool:
     return not (shape[-1] in _COLOURS and shape[0] > shape[-1])
 
 
+def natural_encoder(shape: Sequence[int]) -> str:
+    """Return the name of the encoder that images of this shape get unless another one is named:
+    ``nature``, or of images that are too small for it ``impala``.
+    """
+    sides = shape[1:] if is_channels_first(shape) else shape[:2]
+    return "nature" if min(sides) >= _LEAST_NATURE_SIDE else "impala"
+
+
 class ImageEncoder(nn.Module):
     """Base of the encoders: ``[*batch, *observation_shape]`` to ``[*batch, output_size]``.
 
@@ -45,6 +56,7 @@ class ImageEncoder(nn.Module):
             bits, by autocast; parameters and features stay float32.
         channels_last: lay tensors out pixel by pixel; None: in float32 alone. On a CPU the nature
             encoder's gradients then take two thirds of the time; in bfloat16 they would take more.
+        scale: what numbers are multiplied by; None: 1/255. 1 leaves floats alone.
     """
 
     output_size: int
@@ -55,6 +67,7 @@ class ImageEncoder(nn.Module):
         observation_shape: Sequence[int],
         precision: Precision = "float32",
         channels_last: bool | None = None,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
         if not is_image(observation_shape):
@@ -68,6 +81,7 @@ class ImageEncoder(nn.Module):
             channels, height, width = observation_shape
         self.image_shape = (channels, height, width)
         self.precision = precision
+        self.scale = 1.0 / 255.0 if scale is None else scale
         last = precision == "float32" if channels_last is None else channels_last
         self.memory_format = torch.channels_last if last else torch.contiguous_format
 
@@ -86,7 +100,8 @@ class ImageEncoder(nn.Module):
 
     def _scaled(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         # In one pass: the dtype's own conversion first would touch the memory twice.
-        return images.to(dtype, memory_format=self.memory_format).mul_(1.0 / 255.0)
+        converted = images.to(dtype, memory_format=self.memory_format)
+        return converted if self.scale == 1.0 else converted.mul_(self.scale)
 
     def encode(self, images: Tensor) -> Tensor:
         """Return features ``[B, output_size]`` of images ``[B, C, H, W]`` in [0, 1]."""

@@ -180,14 +180,15 @@ class PPG(PPO):
         return terms.pop("loss_auxiliary"), terms
 
     def describe(self) -> list[str]:
-        """Return the size of the auxiliary phase's data."""
+        """Return also the size of the auxiliary phase's data."""
         samples = self.config.algorithm.policy_iterations * self.frames_per_batch
         specs = self.environment.observation_spec["observation"]
         values = specs.shape[1:].numel() // self._phase.frame_stack
         per_sample = specs.dtype.itemsize * values + torch.float32.itemsize
         return [
+            *super().describe(),
             f"auxiliary phase: {samples:,} samples every {samples:,} steps, "
-            f"{samples * per_sample / 1e6:.2f} MB"
+            f"{samples * per_sample / 1e6:.2f} MB",
         ]
 
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:

@@ -182,6 +182,7 @@ class PPO(Algorithm):
             model=self.config.model,
             observation_shape=self.observation_space.shape,
             observation_dtype=observed_dtype(self.observation_space, self.normalizer),
+            layout=self.observation_layout,
             action_space=space_to_dict(self.action_space),
             architecture=architecture,
             networks=self.networks,

@@ -124,13 +124,14 @@ def test_orthogonal_weights_of_gain_root_two() -> None:
 
 def test_auto_takes_images_of_uint8_alone() -> None:
     assert isinstance(make("auto", (4, 84, 84)), NatureCNN)
+    assert isinstance(make("auto", (3, 32, 40)), ImpalaCNN)
     assert isinstance(make("impala", (64, 64, 3), output_size=32), ImpalaCNN)
     with pytest.raises(UserError, match="takes images of uint8"):
         make("auto", (4, 84, 84), "float32")
     with pytest.raises(UserError, match="no images of three dimensions"):
         make("nature", (4,))
     with pytest.raises(UserError, match="36 x 36"):
-        make("auto", (3, 32, 40))
+        make("nature", (3, 32, 40))
     with pytest.raises(UserError, match="more dimensions than an image"):
         make("auto", (2, 4, 84, 84))
     with pytest.raises(UserError, match="allowed: auto, mlp, nature, impala"):

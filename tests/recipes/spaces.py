@@ -49,6 +49,16 @@ OBSERVATIONS: dict[str, Any] = {
             ),
         }
     ),
+    "image": spaces.Box(0, 255, (6, 7, 3), np.uint8),
+    "image among parts": spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (5, 4, 1), np.uint8),
+            "inside": spaces.Tuple(
+                [spaces.Box(-1.0, 1.0, (1, 3, 3), np.float64), spaces.Discrete(3, start=1)]
+            ),
+            "speed": spaces.Box(-9.0, 9.0, (2,), np.float64),
+        }
+    ),
     "Tuple": spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,))})]),
 }
 

@@ -16,6 +16,8 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_training import PPO
+from rl_training.envs.layout import observation_kind
+from rl_training.envs.spaces import action_kind
 from rl_training.errors import UserError
 from rl_training.registry import ACTION_SPACES, ALGORITHMS, OBSERVATION_SPACES, algorithm_class
 from rl_training.runtime.state import digest
@@ -26,8 +28,9 @@ ACTION_CELLS = [(name, kind) for name in ALGORITHMS for kind in ACTIONS]
 TAKEN = [(name, kind) for name, kind in ACTION_CELLS if kind in ACTION_SPACES[name]]
 REFUSED = [cell for cell in ACTION_CELLS if cell not in TAKEN]
 SHORT: dict[str, Any] = {"num_envs": 2, "hidden_sizes": [16]}
-OBSERVATION_CELLS = [(name, kind) for name in ALGORITHMS for kind in OBSERVATIONS if kind != "Box"]
-"""Boxes are what everything else is tested with."""
+OBSERVATION_CELLS = [(name, kind) for name in ALGORITHMS for kind in OBSERVATIONS]
+SEEN = [(name, kind) for name, kind in OBSERVATION_CELLS if kind in OBSERVATION_SPACES[name]]
+UNSEEN = [cell for cell in OBSERVATION_CELLS if cell not in SEEN]
 
 
 def make_source(observation: str = "Box", action: str = "Discrete") -> Any:
@@ -61,6 +64,13 @@ def check_cell(name: str, source: Any, path: Path, **options: Any) -> Any:
 def test_the_classes_read_the_table() -> None:
     assert set(ACTION_SPACES) == set(OBSERVATION_SPACES) == set(ALGORITHMS)
     assert {kind for each in ACTION_SPACES.values() for kind in each} == set(ACTIONS)
+    assert {kind for each in OBSERVATION_SPACES.values() for kind in each} == set(OBSERVATIONS)
+    assert {kind: action_kind(space) for kind, space in ACTIONS.items()} == {
+        kind: kind for kind in ACTIONS
+    }
+    assert {kind: observation_kind(space) for kind, space in OBSERVATIONS.items()} == {
+        kind: kind for kind in OBSERVATIONS
+    }
     for name in ALGORITHMS:
         assert algorithm_class(name).action_spaces == ACTION_SPACES[name]
 
@@ -75,20 +85,25 @@ def test_an_algorithm_learns_evaluates_resumes_and_predicts(
     algorithm.close()
 
 
-@pytest.mark.parametrize(("name", "kind"), OBSERVATION_CELLS)
+@pytest.mark.parametrize(("name", "kind"), SEEN)
 def test_observations_of_every_kind_are_learnt_from(name: str, kind: str, tmp_path: Path) -> None:
-    assert kind in OBSERVATION_SPACES[name]
     source = make_source(kind, ACTION_SPACES[name][0])
-    algorithm = check_cell(name, source, tmp_path)
+    algorithm = check_cell(name, source, tmp_path, feature_size=8)
     assert algorithm.raw_observation_space == OBSERVATIONS[kind]
     batch = next(iter(algorithm.collector()))
     for observation in (batch["observation"], batch["next", "observation"]):
-        assert observation.dtype == torch.float32
+        assert observation.dtype == (torch.uint8 if "image" in kind else torch.float32)
         assert observation.shape[2:] == algorithm.observation_space.shape
     algorithm.close()
 
 
-@pytest.mark.parametrize("kind", ["Discrete", "Dict"])
+@pytest.mark.parametrize(("name", "kind"), UNSEEN)
+def test_what_it_cannot_see_is_refused_by_name(name: str, kind: str) -> None:
+    with pytest.raises(UserError, match=rf"{name} takes no images yet"):
+        make(name, make_source(kind, ACTION_SPACES[name][0]))
+
+
+@pytest.mark.parametrize("kind", ["Discrete", "Dict", "image among parts"])
 def test_flattened_observations_are_normalised_like_others(kind: str, tmp_path: Path) -> None:
     check_cell("ppo", make_source(kind), tmp_path, normalize_observation=True).close()
 
