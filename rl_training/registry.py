@@ -53,6 +53,20 @@ environments flatten all but a Box to a vector, so only encoders know the differ
 """
 
 
+def space_table() -> list[list[str]]:
+    """Return which algorithm takes which space, as rows of cells: a header with the algorithms'
+    names, then for every kind of action and observation ``yes`` or ``no``.
+    """
+    names = list(ACTION_SPACES)
+    rows = [["", *names]]
+    for what, spaces in (("actions", ACTION_SPACES), ("observations", OBSERVATION_SPACES)):
+        kinds = dict.fromkeys(kind for name in names for kind in spaces[name])
+        for kind in kinds:
+            cells = ("yes" if kind in spaces[name] else "no" for name in names)
+            rows.append([f"{what}: {kind}", *cells])
+    return rows
+
+
 def algorithm_names() -> list[str]:
     """Return the names a config may give as ``algo``, sorted."""
     return sorted(ALGORITHMS)

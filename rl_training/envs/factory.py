@@ -133,6 +133,20 @@ def _vectorize(
     return start_workers(makers)
 
 
+def single_env(env: Any, config: TrainConfig) -> Environment:
+    """Return one environment for anything but a vector environment that a user may pass; None
+    stands for ``config``'s.
+
+    Raises:
+        UserError: as :func:`make_env`, or an object that is no environment.
+    """
+    if env is None or isinstance(env, str):
+        return _make_quiet(env or config.env_id, config, 0)
+    if isinstance(env, gymnasium.Env) or not callable(env):
+        return _finish(env, config, 0, record_episode_statistics=False)
+    return _call(env, config, 0)
+
+
 def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> AnyVector:
     """Return a gymnasium vector environment for anything a user may pass as an environment.
 
