@@ -337,19 +337,9 @@ def _list(arguments: list[str]) -> int:
 
 
 def _algorithm_lines() -> list[str]:
-    from rl_training.registry import (
-        ACTION_SPACES,
-        ALGORITHMS,
-        OBSERVATION_SPACES,
-        algorithm_names,
-        space_table,
-    )
+    from rl_training.registry import ALGORITHMS, algorithm_names, space_table
 
-    lines: list[str] = []
-    for name in algorithm_names():
-        lines.append(f"{name:<16} {ALGORITHMS[name]}")
-        lines.append(f"{'':<16} actions: {', '.join(ACTION_SPACES[name])}")
-        lines.append(f"{'':<16} observations: {', '.join(OBSERVATION_SPACES[name])}")
+    lines = [f"{name:<16} {ALGORITHMS[name]}" for name in algorithm_names()]
     rows = space_table()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -4,9 +4,11 @@ nothing behind it but the encoder (`rl_training.envs.layout`) knows of them.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import spaces
@@ -85,6 +87,10 @@ class Flattening:
         """Whether vectors are of bytes, images among them."""
         order = {path: index for index, (path, _) in enumerate(leaves_of(space))}
         self._leaves = sorted([*leaves, *pixels], key=lambda leaf: order[leaf.path])
+        # One call of C for parts of the outermost Dict or Tuple, which is most of them.
+        self._picks = [_picker(leaf.path) for leaf in self._leaves]
+        self._as_they_are = not self.packed and all(leaf.one_hot is None for leaf in leaves)
+        self._shapes = [tuple(leaf.space.shape) for leaf in self._leaves]
         self.space: Any = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
         """Of the vectors."""
         if self.packed:
@@ -99,9 +105,7 @@ class Flattening:
 
     def rows(self, observations: Sequence[Any]) -> Array:
         """Return vectors ``[N, size]`` of N observations."""
-        values = [
-            np.array([_pick(each, leaf.path) for each in observations]) for leaf in self._leaves
-        ]
+        values = [np.array(list(map(pick, observations))) for pick in self._picks]
         return self._join(values, len(observations))
 
     def batch(self, observation: Any) -> Array:
@@ -141,17 +145,18 @@ class Flattening:
             raise UserError(str(error)) from error
 
     def _join(self, values: Sequence[Array], count: int) -> Array:
+        for value, shape in zip(values, self._shapes, strict=True):
+            if value.shape != (count, *shape):
+                self._refuse_shape(values, count)
+        if self._as_they_are:
+            rows = [value.reshape(count, -1) for value in values]
+            return np.concatenate(rows, 1, dtype=np.float32, casting="unsafe")
         numbers = np.zeros((count, self.floats), np.float32)
         joined = numbers
         if self.packed:
             joined = np.zeros((count, *self.space.shape), np.uint8)
             numbers = joined[:, : self.floats * _FLOAT_BYTES].view(np.float32)
         for leaf, value in zip(self._leaves, values, strict=True):
-            if value.shape != (count, *leaf.space.shape):
-                raise ValueError(
-                    f"an observation{named(leaf.path)} has the shape {value.shape[1:]}, its space "
-                    f"says {leaf.space.shape}."
-                )
             if self.packed and is_pixels(leaf.space):
                 _require_bytes(leaf, value)
                 joined[:, leaf.columns] = value.reshape(count, -1)
@@ -161,19 +166,29 @@ class Flattening:
                 _write_one_hot(numbers[:, leaf.columns], value, leaf, leaf.one_hot)
         return joined
 
+    def _refuse_shape(self, values: Sequence[Array], count: int) -> NoReturn:
+        for leaf, value in zip(self._leaves, values, strict=True):
+            if value.shape != (count, *leaf.space.shape):
+                raise ValueError(
+                    f"an observation{named(leaf.path)} has the shape {value.shape[1:]}, its space "
+                    f"says {leaf.space.shape}."
+                )
+        raise AssertionError("every part has its shape")
+
 
 def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) -> None:
     if value.dtype.kind not in "iub":
         raise ValueError(
             f"an observation{named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
         )
-    index = value.reshape(len(value), -1).astype(np.int64) - one_hot.start
+    count = len(value)
+    index = value.reshape(count, -1).astype(np.int64, copy=False) - one_hot.start
     # As unsigned numbers, negative ones are too large as well.
     if (index.view(np.uint64) >= one_hot.counts).any():
         raise ValueError(
             f"an observation{named(leaf.path)} is not in its space {leaf.space}: {value.tolist()}."
         )
-    columns[np.arange(len(value))[:, None], index + one_hot.first] = 1.0
+    columns[np.arange(count)[:, None], index + one_hot.first] = 1.0
 
 
 def _require_bytes(leaf: _Leaf, value: Array) -> None:
@@ -238,6 +253,10 @@ def leaves_of(space: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from leaves_of(each, (*path, index))
     else:
         yield path, space
+
+
+def _picker(path: Path) -> Callable[[Any], Any]:
+    return operator.itemgetter(path[0]) if len(path) == 1 else functools.partial(_pick, path=path)
 
 
 def _pick(observation: Any, path: Path) -> Any:
