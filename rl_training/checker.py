@@ -32,11 +32,16 @@ if TYPE_CHECKING:
     from gymnasium import Env
 
 _LONGEST = 120
-_WITHOUT_BOUNDS = (
-    "unbounded Box",
-    "sampled from a Gaussian, clipped where there is a bound; sac, td3 and algorithm.squash need "
-    "finite bounds",
-)
+_BOXES = {
+    "Box": ("clipped to the bounds", " (sac, td3: scaled onto them)"),
+    "integer Box": ("rounded to the nearest within the bounds", " (sac, td3: equal shares)"),
+    "unbounded Box": (
+        "clipped where there is a bound",
+        "; sac, td3 and algorithm.squash need finite bounds",
+    ),
+}
+"""Kind -> what becomes of a Gaussian's numbers, and what else to say where there are no other
+parts."""
 
 
 @dataclass(kw_only=True)
@@ -237,7 +242,9 @@ def _stored(space: Any, layout: Layout) -> str:
 def _action_words(space: Any) -> list[str]:
     if not is_hybrid(space):
         return [_single_action(space)]
-    parts = [f"{name_of(path)}: {_single_action(each)}" for path, each in leaves_of(space)]
+    parts = [
+        f"{name_of(path)}: {_single_action(each, alone=False)}" for path, each in leaves_of(space)
+    ]
     count = action_map(space).shape[0]
     return [
         *parts,
@@ -245,7 +252,7 @@ def _action_words(space: Any) -> list[str]:
     ]
 
 
-def _single_action(space: Any) -> str:
+def _single_action(space: Any, *, alone: bool = True) -> str:
     kind = action_kind(space)
     if kind == "Discrete":
         last = space.start + space.n - 1
@@ -254,11 +261,8 @@ def _single_action(space: Any) -> str:
         return f"{math.prod(space.shape)} choices at once: independent categoricals"
     count = math.prod(space.shape)
     words = f"{count} number{'s' if count != 1 else ''} of {space.dtype}"
-    if kind == _WITHOUT_BOUNDS[0]:
-        return f"{words}, {_WITHOUT_BOUNDS[1]}"
-    if kind == "integer Box":
-        return f"{words}, rounded to the nearest within the bounds (sac, td3: equal shares)"
-    return f"{words}, clipped to the bounds (sac, td3: scaled onto them)"
+    how, scaled = _BOXES[kind]
+    return f"{words}, {how}{scaled if alone else ''}"
 
 
 def _mask_words(env: Env[Any, Any], found: Findings) -> str:
