@@ -12,6 +12,7 @@ from rl_training.version import __version__
 
 if TYPE_CHECKING:
     from rl_training.algorithm import Algorithm as Algorithm
+    from rl_training.checker import check_env as check_env
     from rl_training.config import TrainConfig as TrainConfig
     from rl_training.config import load_config as load_config
     from rl_training.config import replace_config as replace_config
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from rl_training.workflows import train as train
 
 _MODULES = {
+    "checker": ["check_env"],
     "algorithm": ["Algorithm"],
     "config": ["TrainConfig", "load_config", "replace_config"],
     "data.replay_buffer": ["ReplayBuffer"],

@@ -15,7 +15,7 @@ from rl_training import evaluation, loop, persistence
 from rl_training.algorithm_core import AlgorithmCore, Networks
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import Normalizer, space_from_dict
-from rl_training.envs.flatten import with_row_axis
+from rl_training.envs.flatten import with_row_axis, without_row_axis
 from rl_training.envs.fresh import normalizer_for
 from rl_training.envs.masks import with_mask
 from rl_training.envs.observations import as_batch
@@ -45,7 +45,7 @@ class StatefulPolicy:
         self._state: Any = None
         self._starts: NDArray[np.bool_] | None = None
 
-    def predict(self, observation: Any, *, reward: Any = None, action_masks: Any = None) -> Array:
+    def predict(self, observation: Any, *, reward: Any = None, action_masks: Any = None) -> Any:
         """Return actions for the next observations, one ``[*shape]`` or a batch ``[N, *shape]``.
 
         Args:
@@ -76,8 +76,7 @@ class StatefulPolicy:
             deterministic=self._deterministic,
         )
         self._starts = np.zeros(len(batch), np.bool_)
-        taken: Array = action[0] if single else action
-        return taken
+        return without_row_axis(action, algorithm.action_space) if single else action
 
     def reset(self, environments: Any = None) -> None:
         """Let an episode begin with the next observation: everywhere, and for any number of
@@ -185,7 +184,7 @@ class Algorithm(AlgorithmCore):
         episode_start: Any = None,
         action_masks: Any = None,
         deterministic: bool = True,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Any, Any]:
         """Return actions for raw observations, as the environment takes them, and the next state.
 
         Args:
@@ -206,8 +205,7 @@ class Algorithm(AlgorithmCore):
             deterministic=deterministic,
             generator=self._prediction_generator,
         )
-        taken = self._action_map.to_env(action.cpu().numpy())
-        return (taken[0] if single else taken), state
+        return self._action_map.taken(action.cpu().numpy(), single=single), state
 
     def _with_masks(self, observation: Any, action_masks: Any) -> Any:
         source = self.config.env.action_masks

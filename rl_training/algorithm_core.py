@@ -18,20 +18,18 @@ from torch import Tensor, nn
 from rl_training import loop
 from rl_training.arguments import resolve_config
 from rl_training.config import TrainConfig
-from rl_training.envs import ActionMap, Normalizer, VectorEnv, make_batched_env, space_to_dict
+from rl_training.envs import Normalizer, VectorEnv, make_batched_env, space_to_dict
 from rl_training.envs.flatten import flat_space
 from rl_training.envs.fresh import fresh_source
+from rl_training.envs.hybrid import action_map
+from rl_training.envs.layout import layout_of
 from rl_training.envs.masks import require_masks_taken
-from rl_training.envs.spaces import require_taken, space_outline
+from rl_training.envs.spaces import require_same_spaces, require_taken
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
-from rl_training.runtime.checks import (
-    fitting,
-    require_counter,
-    require_outline,
-    warn_of_nan,
-)
+from rl_training.models.parts import describe_parts
+from rl_training.runtime.checks import fitting, require_counter, require_outline, warn_of_nan
 from rl_training.runtime.devices import resolve_device, set_torch_threads
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
 
@@ -64,7 +62,7 @@ class AlgorithmCore(ABC):
 
     name: ClassVar[str]
     Config: ClassVar[type[Any]]
-    action_spaces: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
+    action_spaces: ClassVar[tuple[str, ...]] = ("Box", "integer Box", "unbounded Box", "Discrete")
     """Kinds of action spaces it takes; of registered algorithms, from `rl_training.registry`."""
 
     modules: dict[str, nn.Module]
@@ -111,11 +109,13 @@ class AlgorithmCore(ABC):
         self._unusable: str | None = None
 
     def _make(self, observation_space: Any, action_space: Any) -> None:
-        require_taken(action_space, self.action_spaces, self.name)
+        self._require_taken(action_space)
         require_masks_taken(self.name, self.config.env.action_masks, action_space)
         self.raw_observation_space = observation_space
         self.observation_space, self.action_space = flat_space(observation_space), action_space
-        self._action_map = ActionMap(
+        normalized = self.normalizer.makes_floats
+        self.observation_layout = layout_of(observation_space, normalized=normalized)
+        self._action_map = action_map(
             action_space, squash=self.squash_actions, scale=self.scale_actions
         )
         # Parameters depend on the run's seed alone, and drawing them moves nobody else's generator.
@@ -188,8 +188,8 @@ class AlgorithmCore(ABC):
         """Complete a rollout's batch with what the rollout policy left out."""
 
     def describe(self) -> list[str]:
-        """Return lines worth printing when training starts (sizes of buffers)."""
-        return []
+        """Return lines worth printing when training starts: images, encoders, buffers."""
+        return describe_parts(self.observation_layout, self.config.model)
 
     def extra_state(self) -> dict[str, Any]:
         """Return training state that no module, optimiser, generator or counter holds."""
@@ -224,7 +224,11 @@ class AlgorithmCore(ABC):
             scale_actions=self.scale_actions,
             normalizer=normalizer,
             gamma=self.discount,
+            require_actions=self._require_taken,
         )
+
+    def _require_taken(self, action_space: Any) -> None:
+        require_taken(action_space, self.action_spaces, self.name)
 
     def collector(self) -> Collector:
         """Return the Collector, an iterator of batches ``[N, T]``; always the same one."""
@@ -292,16 +296,12 @@ class AlgorithmCore(ABC):
         return environment
 
     def _require_same_spaces(self, environment: VectorEnv) -> None:
-        for kind, mine, theirs in (
-            ("observation", self.raw_observation_space, environment.raw_observation_space),
-            ("action", self.action_space, environment.single_action_space),
-        ):
-            if space_outline(mine) != space_outline(theirs):
-                environment.close()
-                raise UserError(
-                    f"{environment.name}: its {kind} space is {theirs}, "
-                    f"and this policy was made for {mine}."
-                )
+        theirs = environment.raw_observation_space, environment.single_action_space
+        try:
+            require_same_spaces((self.raw_observation_space, self.action_space), theirs)
+        except UserError as error:
+            environment.close()
+            raise UserError(f"{environment.name}: {error}") from error
 
     # ---- state
 

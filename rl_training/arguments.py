@@ -19,9 +19,10 @@ def named_modules(config: TrainConfig, *, env: Any = None) -> list[str]:
     """Return the modules outside this package that ``config`` asks to import, sorted.
 
     They stand before the colon in ``env_id`` and ``env.wrappers`` (unless ``env`` takes their
-    place), ``model.encoder`` and ``model.network``.
+    place), ``model.encoder``, ``model.encoders`` and ``model.network``.
     """
-    named = [config.model.encoder, config.model.network or ""]
+    model = config.model
+    named = [model.encoder, *model.encoders.values(), model.network or ""]
     if env is None:
         named += [config.env_id, *config.env.wrappers]
     modules = {text.rpartition(":")[0] for text in named if not text.startswith(PYTHON_ENVIRONMENT)}

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl_training.envs.layout import Layout
 from rl_training.errors import NonFiniteError
 
 _KEYS: dict[str | tuple[str, str], str] = {
@@ -22,8 +23,13 @@ _KEYS: dict[str | tuple[str, str], str] = {
 """What is checked, in the order in which it comes about within a step, and what errors call it."""
 
 
-def check_batch(batch: TensorDictBase, *, step: int) -> None:
+def check_batch(batch: TensorDictBase, *, step: int, layout: Layout | None = None) -> None:
     """Raise when a batch ``[N, T]`` collected from ``step`` on holds a NaN or an infinity.
+
+    Args:
+        batch: as collected.
+        step: of all environments, before it.
+        layout: of observations, which may be packed as bytes; None: they are not.
 
     Raises:
         NonFiniteError: names the environment step, the environment's index and the key.
@@ -31,6 +37,8 @@ def check_batch(batch: TensorDictBase, *, step: int) -> None:
     found = []
     for order, (key, name) in enumerate(_KEYS.items()):
         values = batch.get(key)
+        if layout is not None and layout.packed and name.endswith("observation"):
+            values = layout.numbers(values)
         if values.is_floating_point() and not bool(torch.isfinite(values).all()):
             wrong = ~torch.isfinite(values).reshape(*batch.shape, -1).all(-1)
             # The first in time, then in the order of environments.

@@ -285,7 +285,7 @@ class TrainingLoop:
         start = time.perf_counter()
         with self.algorithm.iteration():
             batch = next(batches)
-            check_batch(batch, step=self.global_step)
+            check_batch(batch, step=self.global_step, layout=self.algorithm.observation_layout)
             collected = time.perf_counter()
             metrics = _to_floats(self.algorithm.update(batch))
             self._check_update(metrics, step=self.global_step)

@@ -122,7 +122,8 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _make_encoder(self) -> nn.Module:
         space = self.observation_space
-        return configured_encoder(self.config.model, space.shape, observation_dtype(space).name)()
+        dtype, layout = observation_dtype(space).name, self.observation_layout
+        return configured_encoder(self.config.model, space.shape, dtype, layout)()
 
     def _require_built_networks(self, *, encoder: bool) -> None:
         """Raise where networks of a user's own, or images, are asked for and not taken."""
@@ -133,6 +134,13 @@ class OffPolicyAlgorithm(Algorithm):
             return
         if self.config.model.encoder not in ("auto", "mlp"):
             raise UserError(f"{self._critics} no encoder of your own yet: its critics are MLPs.")
+        if self.config.model.encoders:
+            raise UserError(f"{self._critics} no model.encoders: its critics are MLPs.")
+        if self.observation_layout.packed:
+            images = ", ".join(part.name for part in self.observation_layout.images)
+            raise UserError(
+                f"{self._critics} no images yet, such as {images}: its critics are MLPs."
+            )
         if self.config.model.encoder == "auto" and is_image(shape):
             raise UserError(
                 f"{self._critics} no images yet, such as observations of shape {shape}: its "
@@ -245,8 +253,10 @@ class OffPolicyAlgorithm(Algorithm):
         return None
 
     def describe(self) -> list[str]:
-        """Return the replay buffer's size, and whether the budget ends before the first update."""
-        lines = [self.replay.describe()]
+        """Return also the replay buffer's size, and whether the budget ends before the first
+        update.
+        """
+        lines = [*super().describe(), self.replay.describe()]
         budget, warm_up = self.config.total_timesteps, self.config.algorithm.warm_up
         if warm_up >= budget:
             lines.append(

@@ -21,17 +21,22 @@ ALGORITHMS: dict[str, str] = {
 }
 """Name in a config or on the command line -> ``"module:Class"``."""
 
-_ON_POLICY_ACTIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+_ON_POLICY_ACTIONS = (
+    *("Box", "integer Box", "unbounded Box"),
+    *("Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"),
+)
 ACTION_SPACES: dict[str, tuple[str, ...]] = {
     "ppo": _ON_POLICY_ACTIONS,
     "ppg": _ON_POLICY_ACTIONS,
     "dqn": ("Discrete",),
-    "sac": ("Box", "Discrete"),
-    "td3": ("Box",),
+    "sac": ("Box", "integer Box", "Discrete"),
+    "td3": ("Box", "integer Box"),
     "recurrent_ppg": _ON_POLICY_ACTIONS,
     "recurrent_ppo": _ON_POLICY_ACTIONS,
 }
-"""Name -> the kinds of action spaces the algorithm takes; the classes read it."""
+"""Name -> the kinds of action spaces it takes (`rl_training.envs.spaces.action_kind`); the classes
+read it.
+"""
 
 _MASKED_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary")
 ACTION_MASKS: dict[str, tuple[str, ...]] = {
@@ -43,11 +48,54 @@ ACTION_MASKS: dict[str, tuple[str, ...]] = {
 }
 """Name -> the kinds of actions of which it takes masks of the legal ones, ``env.action_masks``."""
 
-_ALL_OBSERVATIONS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
-OBSERVATION_SPACES: dict[str, tuple[str, ...]] = dict.fromkeys(ALGORITHMS, _ALL_OBSERVATIONS)
-"""Name -> the kinds of observation spaces. The environments flatten all but a Box to a vector, so
-no algorithm knows the difference.
+_VECTORS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+_IMAGES = ("image", "image among parts")
+OBSERVATION_SPACES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(ALGORITHMS, (*_VECTORS, *_IMAGES)),
+    "td3": _VECTORS,
+}
+"""Name -> the kinds of observation spaces (`rl_training.envs.layout.observation_kind`). The
+environments flatten all but a Box to a vector, so only encoders know the difference.
 """
+
+
+_IMAGE_ACTIONS: dict[str, tuple[str, ...]] = {"sac": ("Discrete",)}
+"""Name -> the kinds of actions with which it sees images; not in it: all that it takes."""
+
+
+def sees(name: str, observation: str, action: str) -> bool:
+    """Return whether the algorithm ``name`` takes this kind of observations with this kind of
+    actions.
+    """
+    images_with = _IMAGE_ACTIONS.get(name, ACTION_SPACES[name])
+    taken = observation in OBSERVATION_SPACES[name] and action in ACTION_SPACES[name]
+    return taken and (observation not in _IMAGES or action in images_with)
+
+
+def space_table() -> list[list[str]]:
+    """Return which algorithm takes which space, as rows of cells: a header with the algorithms'
+    names, then for every kind of action, mask and observation ``yes`` or ``no``, or the actions
+    with which alone it does.
+    """
+    names = list(ACTION_SPACES)
+    rows = [["", *names]]
+    tables = {
+        "actions": ACTION_SPACES,
+        "masks of": ACTION_MASKS,
+        "observations": OBSERVATION_SPACES,
+    }
+    for what, spaces in tables.items():
+        kinds = dict.fromkeys(kind for name in names for kind in spaces.get(name, ()))
+        for kind in kinds:
+            cells = (_cell(name, kind, spaces.get(name, ())) for name in names)
+            rows.append([f"{what}: {kind}", *cells])
+    return rows
+
+
+def _cell(name: str, kind: str, taken: tuple[str, ...]) -> str:
+    if kind in taken and kind in _IMAGES and name in _IMAGE_ACTIONS:
+        return f"with {', '.join(_IMAGE_ACTIONS[name])}"
+    return "yes" if kind in taken else "no"
 
 
 def algorithm_names() -> list[str]:

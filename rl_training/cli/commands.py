@@ -35,6 +35,7 @@ usage: rl-training COMMAND ...
   rl-training eval   RUN_OR_CHECKPOINT [--best] [--episodes 20] [--stochastic] [--render] [--json]
   rl-training resume RUN_OR_CHECKPOINT [--total-timesteps N] [--reschedule]
   rl-training list   [algorithms | presets]
+  rl-training check-env ID [--env-kwargs YAML] [--json]   what will be done with an environment
   rl-training benchmark list | run | status | report | annotate MANIFEST [--jobs N]
   rl-training tune   --config ppo_cartpole --trials 50    hyperparameters, searched for
   rl-training plot RUN... [--output FILE]                 learning curves
@@ -90,6 +91,7 @@ def _dispatch(arguments: list[str]) -> int:
         "eval": _evaluate,
         "resume": _resume,
         "list": _list,
+        "check-env": _check_env,
         **{name: functools.partial(_many_runs, name) for name in _MANY_RUNS},
     }
     name = arguments[0] if arguments else ""
@@ -315,6 +317,12 @@ def _resume(arguments: list[str]) -> int:
     )
 
 
+def _check_env(arguments: list[str]) -> int:
+    from rl_training.cli.check import check_env
+
+    return check_env(arguments)
+
+
 def _many_runs(name: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"rl_training.cli.{_MANY_RUNS[name]}")
     command: Callable[[list[str]], int] = getattr(module, name)
@@ -342,20 +350,14 @@ def _list(arguments: list[str]) -> int:
 
 
 def _algorithm_lines() -> list[str]:
-    from rl_training.registry import (
-        ACTION_MASKS,
-        ACTION_SPACES,
-        ALGORITHMS,
-        OBSERVATION_SPACES,
-        algorithm_names,
-    )
+    from rl_training.registry import ALGORITHMS, algorithm_names, space_table
 
-    lines = []
-    for name in algorithm_names():
-        lines.append(f"{name:<16} {ALGORITHMS[name]}")
-        lines.append(f"{'':<16} actions: {', '.join(ACTION_SPACES[name])}")
-        lines.append(f"{'':<16} observations: {', '.join(OBSERVATION_SPACES[name])}")
-        lines.append(f"{'':<16} action masks: {', '.join(ACTION_MASKS.get(name, ['none']))}")
+    lines = [f"{name:<16} {ALGORITHMS[name]}" for name in algorithm_names()]
+    rows = space_table()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        lines.append("  ".join(f"{cell:<{width}}" for cell, width in cells).rstrip())
     return lines
 
 

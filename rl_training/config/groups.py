@@ -16,6 +16,7 @@ from rl_training.registry import algorithm_class
 _ENCODERS = ("auto", "mlp", "nature", "impala")
 ATARI_TAG = "atari"
 """The tag that stands for ``env.atari.enabled``."""
+_PART_ENCODERS = ("auto", "identity", "mlp", "embedding", "nature", "impala")
 # Bounds far above what is of use, so that a slip of the keyboard is refused in one line instead of
 # by running out of memory.
 _WIDEST_LAYER = 65_536
@@ -42,6 +43,10 @@ class ModelConfig:
     encoder: str = "auto"
     """What turns an observation into features: "auto" ("nature" for images, "impala" for those too
     small for it, else "mlp"), "mlp", "nature", "impala", or your own as "module:Class"."""
+    encoders: dict[str, str] = field(default_factory=dict)
+    """Encoders of single parts of a Dict or Tuple observation, by key (nested ones with dots):
+    "identity", "mlp", "embedding" (Discrete, MultiDiscrete), "nature", "impala" or
+    "module:Class"."""
     feature_size: int | None = None
     """Units of an image encoder's dense layer; null: 512 for nature, 256 for impala."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -64,6 +69,14 @@ class ModelConfig:
                 f"not {self.encoder!r}.{hint}"
             )
             raise ConfigKeyError("model.encoder", message)
+        for part, encoder in self.encoders.items():
+            if encoder not in _PART_ENCODERS and ":" not in encoder:
+                known = ", ".join(_PART_ENCODERS)
+                raise ConfigKeyError(
+                    "model.encoders",
+                    f"model.encoders.{part}: expected {known} or 'module:Class', not {encoder!r}."
+                    f"{nearest(encoder, _PART_ENCODERS)}",
+                )
         if self.feature_size is not None:
             between("model.feature_size", self.feature_size, 1, _WIDEST_LAYER)
         require(

@@ -317,9 +317,9 @@ class RecurrentPPO(PPO):
             generator=self._prediction_generator,
         )
         following = self.model.carried(action, after)
-        taken = self._action_map.to_env(action.cpu().numpy())
+        taken = self._action_map.taken(action.cpu().numpy(), single=single)
         result = {key: value.cpu().numpy() for key, value in following.items()}
-        return (taken[0] if single else taken), result
+        return taken, result
 
     def _carried(self, state: Any, episode_start: Any, count: int) -> dict[str, Tensor]:
         """Return ``state`` as checked tensors on the device, zeroed where episodes begin."""

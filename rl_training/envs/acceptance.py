@@ -13,8 +13,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rl_training.envs.flatten import batched_array
+from rl_training.envs.hybrid import action_map, as_rows
 from rl_training.envs.masks import ObservedMasks
-from rl_training.envs.spaces import ActionMap, require_supported
+from rl_training.envs.spaces import require_supported
 from rl_training.errors import UserError
 
 _REMEDY = "build it with autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED"
@@ -146,13 +147,14 @@ def _masked_reset_spares_others(
 ) -> bool:
     require_supported(vector.single_observation_space, vector.single_action_space, name)
     space = vector.single_action_space
-    zeros = np.zeros(
-        (vector.num_envs, *(space.shape or ())), np.int64 if space.dtype.kind == "i" else np.float32
-    )
     first = vector.reset(seed=list(range(vector.num_envs)), options=dict(options) or None)[0]
+    mapping = action_map(space)
+    taken = mapping.zeros(vector.num_envs)
     if masks is not None:
-        zeros = masks.legal_actions(batched_array(first, vector.single_observation_space))
-    actions = ActionMap(space).to_env(zeros)
+        taken = mapping.to_env(
+            masks.legal_actions(batched_array(first, vector.single_observation_space))
+        )
+    actions = as_rows(space)[1](taken)
     space = vector.single_observation_space
     before = batched_array(vector.step(actions)[0], space)
     mask = np.zeros(vector.num_envs, bool)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.hybrid import AnyActionMap, action_map
 from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.randomness import GeneratorWatch
@@ -26,7 +27,6 @@ from rl_training.envs.replay import (
 )
 from rl_training.envs.rows import RowError, Rows, RowStep
 from rl_training.envs.seeding import episode_seed
-from rl_training.envs.spaces import ActionMap
 from rl_training.errors import EnvironmentFailedError, UserError
 
 Array = NDArray[Any]
@@ -56,7 +56,7 @@ class Episodes:
     def __init__(
         self,
         rows: Rows,
-        action_map: ActionMap,
+        action_map: AnyActionMap,
         *,
         seed: int,
         name: str,
@@ -339,12 +339,8 @@ class Episodes:
 
     def _valid_actions(self, observation: Array) -> Array:
         """Return an action that each row takes after having given ``observation``."""
-        space = self.action_map.space
-        shape = (self.num_envs, *(space.shape or ()))
-        if self._masks is not None:
-            return ActionMap(space).to_env(self._masks.legal_actions(observation))
-        # What a policy's zero becomes: always inside the space. Not a sample: that would draw from
-        # the space's generator.
-        return ActionMap(space).to_env(
-            np.zeros(shape, np.int64 if space.dtype.kind == "i" else np.float32)
-        )
+        # Not a sample: that would draw from the space's generator.
+        mapping = action_map(self.action_map.space)
+        if self._masks is None:
+            return mapping.zeros(self.num_envs)
+        return mapping.to_env(self._masks.legal_actions(observation))

@@ -17,12 +17,17 @@ from rl_training.envs.acceptance import (
     require_usable_vector,
 )
 from rl_training.envs.atari import make_atari
-from rl_training.envs.flatten import flat_space
+from rl_training.envs.flatten import flattening_of
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.masks import ObservedMasks, masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.native_procgen import NativeProcgen
-from rl_training.envs.normalize import Normalizer, ObservationNormalizer, RewardNormalizer
+from rl_training.envs.normalize import (
+    Normalizer,
+    ObservationNormalizer,
+    PackedNormalizer,
+    RewardNormalizer,
+)
 from rl_training.envs.parallel import (
     MadeParallelError,
     is_parallel,
@@ -165,6 +170,20 @@ def _vectorize(
     return start_workers(makers)
 
 
+def single_env(env: Any, config: TrainConfig) -> Environment:
+    """Return one environment for anything but a vector environment that a user may pass; None
+    stands for ``config``'s.
+
+    Raises:
+        UserError: as :func:`make_env`, or an object that is no environment.
+    """
+    if env is None or isinstance(env, str):
+        return _make_quiet(env or config.env_id, config, 0)
+    if isinstance(env, gymnasium.Env) or not callable(env):
+        return _finish(env, config, 0, record_episode_statistics=False)
+    return _call(env, config, 0)
+
+
 def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> AnyVector:
     """Return a gymnasium vector environment for anything a user may pass as an environment.
 
@@ -242,6 +261,7 @@ def make_batched_env(
     scale_actions: bool = False,
     normalizer: Normalizer | None = None,
     gamma: float = 0.99,
+    require_actions: Callable[[Any], None] | None = None,
 ) -> VectorEnv:
     """Build the batched TorchRL environment of a run.
 
@@ -254,14 +274,17 @@ def make_batched_env(
         scale_actions: scale Box actions from [-1, 1] onto the bounds.
         normalizer: used as it is; unless given, built as ``config.env`` asks.
         gamma: discount of the running return that scales rewards.
+        require_actions: raises unless the action space is one that will be acted in.
 
     Raises:
         UserError: as :func:`make_env`, :func:`as_vector` and :class:`VectorEnv`.
     """
     vector = as_vector(env, config, num_envs=num_envs)
-    if normalizer is None:
-        normalizer = make_normalizer(config, vector, gamma=gamma)
     try:
+        if require_actions is not None:
+            require_actions(vector.single_action_space)
+        if normalizer is None:
+            normalizer = make_normalizer(config, vector, gamma=gamma)
         return VectorEnv(
             vector,
             seed=config.seed if seed is None else seed,
@@ -293,11 +316,21 @@ def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normal
         return None
     observation = reward = None
     if settings.normalize_observation:
-        shape = flat_space(vector.single_observation_space).shape
-        observation = ObservationNormalizer(shape, clip=settings.clip_observation)
+        observation = _observation_normalizer(
+            vector.single_observation_space, settings.clip_observation
+        )
     if settings.normalize_reward:
         reward = RewardNormalizer(vector.num_envs, gamma=gamma, clip=settings.clip_reward)
     return Normalizer(observation=observation, reward=reward)
+
+
+def _observation_normalizer(space: Any, clip: float) -> ObservationNormalizer:
+    flattening = flattening_of(space)
+    if flattening is None:
+        return ObservationNormalizer(tuple(space.shape), clip=clip)
+    if flattening.packed:
+        return PackedNormalizer(flattening.floats, clip=clip)
+    return ObservationNormalizer((flattening.floats,), clip=clip)
 
 
 def _name(env: Any, vector: Any, config: TrainConfig) -> str:

@@ -1,12 +1,14 @@
 """Observations that are no single Box, as one vector: at the edge of the environments, so that
-nothing behind it knows of them.
+nothing behind it but the encoder (`rl_training.envs.layout`) knows of them.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import spaces
@@ -20,6 +22,7 @@ Path = tuple[str | int, ...]
 LARGEST = 1_000_000
 """Numbers that a flattened observation may have."""
 _IMAGE_DIMENSIONS = 3
+_FLOAT_BYTES = 4
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
@@ -41,16 +44,21 @@ class _Leaf(NamedTuple):
     """Keys and indices that lead to it."""
     space: Any
     columns: slice
-    """Of the vector."""
+    """Of the vector's numbers; of pixels, its bytes."""
     one_hot: _OneHot | None
 
 
 class Flattening:
-    """Turns observations of ``space`` into float32 vectors.
+    """Turns observations of ``space`` into vectors: float32, or where images of bytes are among
+    them, uint8.
 
     The parts stand in a fixed order: of a Dict by its keys, sorted; of a Tuple by position; nested
     ones in their parent's place. A Box and a MultiBinary give their numbers, in C order; a Discrete
     and a MultiDiscrete give each of their numbers one-hot, counted from their start.
+
+    With images of bytes the vector is ``packed``: first the bytes of all other numbers as float32,
+    then the images' own, then zeros up to a multiple of four. So images take a byte a pixel
+    wherever observations are stored.
 
     Args:
         space: one that `require_observable` accepts and that is no Box.
@@ -58,10 +66,12 @@ class Flattening:
 
     def __init__(self, space: Any) -> None:
         leaves: list[_Leaf] = []
-        lows: list[Array] = []
-        highs: list[Array] = []
+        lows: list[Array] = [np.zeros(0, np.float32)]
+        highs: list[Array] = [np.zeros(0, np.float32)]
         size = 0
         for path, each in leaves_of(space):
+            if is_pixels(each):
+                continue
             leaf = _describe(path, each, size)
             leaves.append(leaf)
             size = leaf.columns.stop
@@ -70,19 +80,32 @@ class Flattening:
             with np.errstate(over="ignore"):  # a bound of float64 may be infinite in float32
                 for bounds, bound in ((lows, low), (highs, high)):
                     bounds.append(np.broadcast_to(np.asarray(bound, np.float32).ravel(), width))
-        self._leaves = leaves
-        self.space = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
+        self.floats = size
+        """How many numbers of float32 there are."""
+        pixels = _pixels(space, size * _FLOAT_BYTES)
+        self.packed = bool(pixels)
+        """Whether vectors are of bytes, images among them."""
+        order = {path: index for index, (path, _) in enumerate(leaves_of(space))}
+        self._leaves = sorted([*leaves, *pixels], key=lambda leaf: order[leaf.path])
+        # One call of C for parts of the outermost Dict or Tuple, which is most of them.
+        self._picks = [_picker(leaf.path) for leaf in self._leaves]
+        self._as_they_are = not self.packed and all(leaf.one_hot is None for leaf in leaves)
+        self._shapes = [tuple(leaf.space.shape) for leaf in self._leaves]
+        self.space: Any = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
         """Of the vectors."""
+        if self.packed:
+            length = -(-pixels[-1].columns.stop // _FLOAT_BYTES) * _FLOAT_BYTES
+            self.space = spaces.Box(0, 255, (length,), np.uint8)
 
     def columns(self, path: Path) -> slice:
-        """Return where the part that ``path`` leads to stands in the vector."""
+        """Return where the part that ``path`` leads to stands in the vector: among its numbers, or
+        of pixels, its bytes.
+        """
         return next(leaf.columns for leaf in self._leaves if leaf.path == path)
 
     def rows(self, observations: Sequence[Any]) -> Array:
         """Return vectors ``[N, size]`` of N observations."""
-        values = [
-            np.array([_pick(each, leaf.path) for each in observations]) for leaf in self._leaves
-        ]
+        values = [np.array(list(map(pick, observations))) for pick in self._picks]
         return self._join(values, len(observations))
 
     def batch(self, observation: Any) -> Array:
@@ -105,9 +128,9 @@ class Flattening:
             try:
                 value = np.asarray(_pick(observation, leaf.path))
             except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise UserError(f"the observation has no{_named(leaf.path)} that fits.") from error
+                raise UserError(f"the observation has no{named(leaf.path)} that fits.") from error
             if value.dtype.kind not in "fiub":
-                raise UserError(f"the observation{_named(leaf.path)} holds no numbers.")
+                raise UserError(f"the observation{named(leaf.path)} holds no numbers.")
             values.append(value)
         single = all(
             value.ndim == len(leaf.space.shape)
@@ -122,32 +145,76 @@ class Flattening:
             raise UserError(str(error)) from error
 
     def _join(self, values: Sequence[Array], count: int) -> Array:
-        joined = np.zeros((count, self.space.shape[0]), np.float32)
+        for value, shape in zip(values, self._shapes, strict=True):
+            if value.shape != (count, *shape):
+                self._refuse_shape(values, count)
+        if self._as_they_are:
+            rows = [value.reshape(count, -1) for value in values]
+            return np.concatenate(rows, 1, dtype=np.float32, casting="unsafe")
+        numbers = np.zeros((count, self.floats), np.float32)
+        joined = numbers
+        if self.packed:
+            joined = np.zeros((count, *self.space.shape), np.uint8)
+            numbers = joined[:, : self.floats * _FLOAT_BYTES].view(np.float32)
+        for leaf, value in zip(self._leaves, values, strict=True):
+            if self.packed and is_pixels(leaf.space):
+                _require_bytes(leaf, value)
+                joined[:, leaf.columns] = value.reshape(count, -1)
+            elif leaf.one_hot is None:
+                numbers[:, leaf.columns] = value.reshape(count, -1)
+            else:
+                _write_one_hot(numbers[:, leaf.columns], value, leaf, leaf.one_hot)
+        return joined
+
+    def _refuse_shape(self, values: Sequence[Array], count: int) -> NoReturn:
         for leaf, value in zip(self._leaves, values, strict=True):
             if value.shape != (count, *leaf.space.shape):
                 raise ValueError(
-                    f"an observation{_named(leaf.path)} has the shape {value.shape[1:]}, its space "
+                    f"an observation{named(leaf.path)} has the shape {value.shape[1:]}, its space "
                     f"says {leaf.space.shape}."
                 )
-            if leaf.one_hot is None:
-                joined[:, leaf.columns] = value.reshape(count, -1)
-            else:
-                _write_one_hot(joined[:, leaf.columns], value, leaf, leaf.one_hot)
-        return joined
+        raise AssertionError("every part has its shape")
 
 
 def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) -> None:
     if value.dtype.kind not in "iub":
         raise ValueError(
-            f"an observation{_named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
+            f"an observation{named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
         )
-    index = value.reshape(len(value), -1).astype(np.int64) - one_hot.start
+    count = len(value)
+    index = value.reshape(count, -1).astype(np.int64, copy=False) - one_hot.start
     # As unsigned numbers, negative ones are too large as well.
     if (index.view(np.uint64) >= one_hot.counts).any():
         raise ValueError(
-            f"an observation{_named(leaf.path)} is not in its space {leaf.space}: {value.tolist()}."
+            f"an observation{named(leaf.path)} is not in its space {leaf.space}: {value.tolist()}."
         )
-    columns[np.arange(len(value))[:, None], index + one_hot.first] = 1.0
+    columns[np.arange(count)[:, None], index + one_hot.first] = 1.0
+
+
+def _require_bytes(leaf: _Leaf, value: Array) -> None:
+    if value.dtype.kind not in "iub":
+        raise ValueError(
+            f"an observation{named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
+        )
+
+
+def _pixels(space: Any, start: int) -> list[_Leaf]:
+    """Return the images of bytes, one after the other from the byte ``start`` on."""
+    found = []
+    for path, each in leaves_of(space):
+        if is_pixels(each):
+            found.append(_Leaf(path, each, slice(start, start + math.prod(each.shape)), None))
+            start = found[-1].columns.stop
+    return found
+
+
+def is_pixels(space: Any) -> bool:
+    """Return whether a part is an image of bytes: uint8, three dimensions."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == _IMAGE_DIMENSIONS
+    )
 
 
 def _describe(path: Path, space: Any, column: int) -> _Leaf:
@@ -188,13 +255,18 @@ def leaves_of(space: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, space
 
 
+def _picker(path: Path) -> Callable[[Any], Any]:
+    return operator.itemgetter(path[0]) if len(path) == 1 else functools.partial(_pick, path=path)
+
+
 def _pick(observation: Any, path: Path) -> Any:
     for step in path:
         observation = observation[step]
     return observation
 
 
-def _named(path: Path) -> str:
+def named(path: Path) -> str:
+    """Return the keys and indices that lead to a part, as they are written in Python."""
     return f"{''.join(f'[{step!r}]' for step in path)}"
 
 
@@ -225,6 +297,16 @@ def with_row_axis(observation: Any, space: Any) -> Any:
     return np.asarray(observation)[None]
 
 
+def without_row_axis(batch: Any, space: Any) -> Any:
+    """Return the first of a batch of ``space``: `with_row_axis` undone."""
+    if isinstance(space, spaces.Dict):
+        return {key: without_row_axis(batch[key], each) for key, each in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        pairs = zip(batch, space.spaces, strict=True)
+        return tuple(without_row_axis(part, each) for part, each in pairs)
+    return batch[0]
+
+
 def require_observable(space: Any, name: str) -> None:
     """Raise unless observations of ``space`` can be learnt from.
 
@@ -234,7 +316,7 @@ def require_observable(space: Any, name: str) -> None:
     _require_text_keys(space, name)
     parts = list(leaves_of(space))
     for path, each in parts:
-        where = f" (the observation's part {_named(path)})" if path else ""
+        where = f" (the observation's part {named(path)})" if path else ""
         if not isinstance(
             each, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
         ):
@@ -247,12 +329,8 @@ def require_observable(space: Any, name: str) -> None:
                 f"{name}: a Box of {each.dtype} observations{where} is not supported; "
                 "supported: floating-point and integer dtypes."
             )
-        if path and isinstance(each, spaces.Box) and len(each.shape) >= _IMAGE_DIMENSIONS:
-            raise UserError(
-                f"{name}: an image of shape {each.shape}{where} inside a Dict or Tuple is not "
-                "supported yet; supported: an image alone, and Dict and Tuple of vectors."
-            )
-    size = 0 if isinstance(space, spaces.Box) else sum(_width(each) for _, each in parts)
+    sizes = [0 if is_pixels(each) else _width(each) for _, each in parts]
+    size = 0 if isinstance(space, spaces.Box) else sum(sizes)
     if not parts or size > LARGEST:
         raise UserError(
             f"{name}: observation space {space} becomes a vector of {size:,} numbers; allowed: 1 "
@@ -287,6 +365,6 @@ def require_integers(observation: Any, space: Any) -> None:
         given = np.asarray(_pick(observation, path)).dtype
         if given.kind not in "iub":
             raise UserError(
-                f"the observation space{_named(path)} says {each.dtype}, and an environment "
+                f"the observation space{named(path)} says {each.dtype}, and an environment "
                 f"returned a {given} observation: give the space the dtype of its observations."
             )

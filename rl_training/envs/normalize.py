@@ -79,6 +79,9 @@ class RunningMeanStd:
 class ObservationNormalizer:
     """``clip((observation - mean) / sqrt(var + 1e-8), -clip, clip)`` with running statistics."""
 
+    keeps_dtype = False
+    """Whether normalised observations are of the dtype of raw ones, and not float32."""
+
     def __init__(self, shape: tuple[int, ...], *, clip: float = 10.0) -> None:
         """Prepare for observations of shape ``shape``."""
         self.statistics = RunningMeanStd(shape)
@@ -93,6 +96,35 @@ class ObservationNormalizer:
         statistics = self.statistics
         scaled = (observation - statistics.mean) / np.sqrt(statistics.var + EPSILON)
         return np.asarray(np.minimum(np.maximum(scaled, -self.clip), self.clip), np.float32)
+
+
+class PackedNormalizer(ObservationNormalizer):
+    """The same for vectors of bytes (`rl_training.envs.flatten.Flattening`): their numbers are
+    normalised, their images left alone.
+
+    Args:
+        floats: how many numbers of float32 a vector begins with.
+        clip: as for the parent.
+    """
+
+    keeps_dtype = True
+
+    def __init__(self, floats: int, *, clip: float = 10.0) -> None:
+        super().__init__((floats,), clip=clip)
+        self._bytes = 4 * floats
+
+    def _numbers(self, observation: Array) -> Array:
+        return np.ascontiguousarray(observation[..., : self._bytes]).view(np.float32)
+
+    def update(self, observation: Array) -> None:
+        """Add the numbers of observations ``[M, size]`` to the statistics."""
+        super().update(self._numbers(observation))
+
+    def __call__(self, observation: Array) -> Array:
+        """Return ``observation`` ``[..., size]`` with its numbers normalised, as a new array."""
+        result = observation.copy()
+        result[..., : self._bytes] = super().__call__(self._numbers(observation)).view(np.uint8)
+        return result
 
 
 class RewardNormalizer:
@@ -151,6 +183,11 @@ class Normalizer:
         self.observation = observation
         self.reward = reward
         self.frozen = frozen
+
+    @property
+    def makes_floats(self) -> bool:
+        """Whether observations come out as float32, whatever they were."""
+        return self.observation is not None and not self.observation.keeps_dtype
 
     def evaluation_view(self) -> Normalizer:
         """Return a frozen normaliser that shares these observation statistics and leaves rewards

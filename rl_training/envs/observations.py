@@ -37,13 +37,13 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
             f"observation of shape {array.shape} fits neither {shape} nor [N, *{shape}]."
         )
     batch = normalizer.normalize_observation(array[None] if single else array)
-    dtype = observation_dtype(space, normalized=normalizer.observation is not None)
+    dtype = observation_dtype(space, normalized=normalizer.makes_floats)
     return torch.from_numpy(np.array(batch, dtype)), single
 
 
 def observed_dtype(space: Any, normalizer: Normalizer) -> str:
     """Return the name of the dtype in which observations of ``space`` arrive at a policy."""
-    return observation_dtype(space, normalized=normalizer.observation is not None).name
+    return observation_dtype(space, normalized=normalizer.makes_floats).name
 
 
 def observed_torch_dtype(space: Any, normalizer: Normalizer) -> torch.dtype:

@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
 from rl_training.envs.flatten import flattening_of, require_integers
+from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.workers import dead_worker
@@ -141,6 +142,7 @@ class LoopedRows:
         self._space = space
         flattening = flattening_of(space)
         self._stack = self._stack_arrays if flattening is None else flattening.rows
+        self._actions = as_rows(vector.single_action_space)[0]
         self._unchecked = {"reset", "step"}
         self.plays_games = all(_plays_games(env) for env in self._envs)
 
@@ -154,7 +156,7 @@ class LoopedRows:
         told: list[dict[str, Array]] = []
         info = self._asked.info
         try:
-            for step, action in zip(self._steps, actions, strict=True):
+            for step, action in zip(self._steps, self._actions(actions), strict=True):
                 observation, reward, terminal, limit, beside = step(action)
                 information.append(beside)
                 if info is not None:
@@ -239,12 +241,14 @@ class BatchedRows:
             if flattening is None
             else flattening.batch
         )
+        self._actions = as_rows(vector.single_action_space)[1]
         self.plays_games = self._all("plays_games")
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`Rows`."""
         try:
-            observation, reward, terminated, truncated, beside = self._vector.step(actions)
+            given = self._actions(actions)
+            observation, reward, terminated, truncated, beside = self._vector.step(given)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
         ended, cut = (np.asarray(each, bool).tolist() for each in (terminated, truncated))

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torchrl.data import Bounded, Categorical, MultiCategorical, TensorSpec, Unbounded
 
-from rl_training.envs.flatten import choices, require_observable
+from rl_training.envs.flatten import choices, leaves_of, named, require_observable
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -26,23 +26,39 @@ DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 def require_supported(observation_space: Any, action_space: Any, name: str) -> None:
     """Raise unless observations are what `require_observable` takes, and actions Discrete,
-    MultiDiscrete, MultiBinary or a floating-point Box.
+    MultiDiscrete, MultiBinary, a Box of floats or integers, or a Dict or Tuple of these.
 
     Raises:
         UserError: names the environment ``name``, the space and what is supported.
     """
     require_observable(observation_space, name)
-    if isinstance(action_space, spaces.Box):
-        if action_space.dtype.kind != "f":
+    parts = list(leaves_of(action_space))
+    if not parts:
+        raise UserError(f"{name}: action space {action_space} has no parts.")
+    for path, each in parts:
+        where = f" (the action's part {named(path)})" if path else ""
+        if isinstance(each, spaces.Box):
+            if each.dtype.kind not in "fiu":
+                raise UserError(
+                    f"{name}: a Box of {each.dtype} actions{where} is not supported; supported: "
+                    "floating-point and integer dtypes."
+                )
+        elif not isinstance(each, DISCRETE):
             raise UserError(
-                f"{name}: a Box of {action_space.dtype} actions is not supported; "
-                "supported: Discrete, MultiDiscrete, MultiBinary, Box with a floating-point dtype."
+                f"{name}: action space {each}{where} is not supported; supported: Discrete, "
+                "MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these."
             )
-    elif not isinstance(action_space, DISCRETE):
-        raise UserError(
-            f"{name}: action space {action_space} is not supported; supported: Discrete, "
-            "MultiDiscrete, MultiBinary, Box."
-        )
+
+
+def action_kind(space: Any) -> str:
+    """Return what `rl_training.registry.ACTION_SPACES` calls an action space: its class, and of
+    Boxes whether they are of integers or lack a finite bound.
+    """
+    if isinstance(space, spaces.Box):
+        if not space.is_bounded("both"):
+            return "unbounded Box"
+        return "Box" if space.dtype.kind == "f" else "integer Box"
+    return type(space).__name__
 
 
 def require_taken(action_space: Any, kinds: Sequence[str], name: str) -> None:
@@ -51,10 +67,11 @@ def require_taken(action_space: Any, kinds: Sequence[str], name: str) -> None:
     Raises:
         UserError: names the algorithm, the space and what it takes.
     """
-    kind = space_to_dict(action_space)["type"]
+    kind = action_kind(action_space)
     if kind not in kinds:
+        article = "an" if kind[0] in "aeiou" else "a"
         raise UserError(
-            f"{name} needs {' or '.join(kinds)} actions, and {action_space} is a {kind} space."
+            f"{name} needs {' or '.join(kinds)} actions, and {action_space} is {article} {kind}."
         )
 
 
@@ -68,6 +85,17 @@ def space_outline(space: Any) -> list[Any]:
         )
         return [described["type"], *sorted(named)]
     return [described.get(key) for key in ("type", "shape", "n", "nvec", "start")]
+
+
+def require_same_spaces(policy: tuple[Any, Any], environment: tuple[Any, Any]) -> None:
+    """Raise unless a policy's observation and action space fit an environment's.
+
+    Raises:
+        UserError: names the two that do not.
+    """
+    for kind, mine, theirs in zip(("observation", "action"), policy, environment, strict=True):
+        if space_outline(mine) != space_outline(theirs):
+            raise UserError(f"its {kind} space is {theirs}, and this policy was made for {mine}.")
 
 
 def space_to_dict(space: Any) -> dict[str, Any]:
@@ -203,6 +231,9 @@ class ActionMap:
     actions are clipped to the bounds, or, when ``squash`` is set, taken through tanh and scaled
     onto them: the policy then samples the unbounded argument of the tanh. With ``scale`` the policy
     gives numbers in [-1, 1], which are scaled onto the bounds, each dimension by its own.
+
+    A Box of integers: numbers that are clipped are first rounded to the nearest integer (halves to
+    the even one); those that are scaled give every integer an equal share of [-1, 1].
     """
 
     def __init__(self, space: ActionSpace, *, squash: bool = False, scale: bool = False) -> None:
@@ -215,6 +246,8 @@ class ActionMap:
         self.space = space
         self.squash = squash
         self.dtype: np.dtype[Any] = np.dtype(space.dtype)
+        self.shape: tuple[int, ...] = tuple(space.shape or ())
+        """Of one of a policy's actions."""
         if isinstance(space, DISCRETE):
             if squash:
                 kind = type(space).__name__
@@ -228,11 +261,15 @@ class ActionMap:
             kind = "squashed" if squash else "scaled"
             raise UserError(f"{kind} actions need finite bounds, and {space} has infinite ones.")
         self._low, self._high = space.low, space.high
+        integers = self.dtype.kind != "f"
         # float64: the span of finite float32 bounds may overflow float32.
         self._offset = space.low.astype(np.float64)
-        self._span = space.high.astype(np.float64) - self._offset
+        self._span = space.high.astype(np.float64) - self._offset + integers
         self._bounded = bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
-        self._convert = self._squash if squash else self._scale if scale else self._clip
+        clip = self._round if integers else self._clip
+        scaled = self._scale_integers if integers else self._scale
+        self._scaled = scaled
+        self._convert = self._squash if squash else scaled if scale else clip
 
     def to_env(self, action: Array) -> Array:
         """Return ``action`` ``[N, *act]`` as a new array of the space's dtype, within its bounds.
@@ -240,11 +277,23 @@ class ActionMap:
         Raises:
             ValueError: the actions have another shape than ``[N, *act]``.
         """
-        if action.shape[1:] != self.space.shape:
-            raise ValueError(
-                f"actions of shape {action.shape} do not fit [N, *{self.space.shape}]."
-            )
+        if action.shape[1:] != self.shape:
+            raise ValueError(f"actions of shape {action.shape} do not fit [N, *{self.shape}].")
         return self._convert(action)
+
+    def taken(self, action: Array, *, single: bool) -> Any:
+        """Return a policy's actions ``[N, *act]`` as an environment takes them; of a single one,
+        the first.
+        """
+        converted = self.to_env(action)
+        return converted[0] if single else converted
+
+    def zeros(self, count: int) -> Array:
+        """Return what ``count`` zeros of a policy become: actions within the space, without a draw
+        from its generator.
+        """
+        kind = np.int64 if isinstance(self.space, DISCRETE) else np.float32
+        return self.to_env(np.zeros((count, *self.shape), kind))
 
     def _shift(self, action: Array) -> Array:
         return action + self._start
@@ -257,9 +306,23 @@ class ActionMap:
         return converted.clip(self._low, self._high, out=converted) if self._bounded else converted
 
     def _squash(self, action: Array) -> Array:
-        return self._scale(np.tanh(action, dtype=np.float64))
+        return self._scaled(np.tanh(action, dtype=np.float64))
 
     def _scale(self, action: Array) -> Array:
         unit = (action.astype(np.float64) + 1.0) * 0.5
         # Rounding to the space's dtype can step over a bound by one unit.
         return (self._offset + unit * self._span).astype(self.dtype).clip(self._low, self._high)
+
+    def _scale_integers(self, action: Array) -> Array:
+        unit = (action.astype(np.float64) + 1.0) * 0.5
+        return self._integers(np.floor(self._offset + unit * self._span))
+
+    def _round(self, action: Array) -> Array:
+        return self._integers(np.rint(action.astype(np.float64)))
+
+    def _integers(self, whole: Array) -> Array:
+        low, high = self._low, self._high
+        with np.errstate(invalid="ignore"):  # what the cast cannot hold is outside the bounds
+            inside = whole.astype(self.dtype).clip(low, high)
+        # Compared before the cast, so that no number wraps around.
+        return np.where(whole >= high, high, np.where(whole <= low, low, inside))

@@ -14,17 +14,12 @@ from torchrl.envs import EnvBase
 
 from rl_training.envs.episodes import Episodes
 from rl_training.envs.flatten import flat_space
+from rl_training.envs.hybrid import action_map, policy_spec
 from rl_training.envs.infos import Asked
 from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.rows import make_rows
-from rl_training.envs.spaces import (
-    ActionMap,
-    action_spec,
-    observation_dtype,
-    observation_spec,
-    require_supported,
-)
+from rl_training.envs.spaces import observation_dtype, observation_spec, require_supported
 from rl_training.envs.tensors import DONE_KEYS, TensorSteps
 from rl_training.envs.workers import close_vector
 
@@ -91,7 +86,7 @@ class VectorEnv(EnvBase):
         self.raw_observation_space = vector.single_observation_space
         self.single_observation_space = flat_space(vector.single_observation_space)
         self.single_action_space = vector.single_action_space
-        self.action_map = ActionMap(
+        self.action_map = action_map(
             vector.single_action_space, squash=squash_actions, scale=scale_actions
         )
         self.normalizer = normalizer
@@ -106,7 +101,7 @@ class VectorEnv(EnvBase):
             close=self._close_vector,
             masks=masks,
         )
-        normalized = normalizer is not None and normalizer.observation is not None
+        normalized = normalizer is not None and normalizer.makes_floats
         dtype = observation_dtype(self.single_observation_space, normalized=normalized)
         # Plain objects hold what changes: setting an attribute on an EnvBase costs microseconds.
         self._steps = TensorSteps(episodes, dtype)
@@ -131,7 +126,7 @@ class VectorEnv(EnvBase):
             is_init=Categorical(2, shape=shape, dtype=torch.bool, device="cpu")
         )
         self.action_spec = composite(
-            action=action_spec(self.single_action_space, count, squash=squash, scale=scale)
+            action=policy_spec(self.single_action_space, count, squash=squash, scale=scale)
         )
         # TorchRL keeps reward keys, and no others, out of the root.
         game: dict[str, Any] = {}

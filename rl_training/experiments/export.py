@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithm import Algorithm
 from rl_training.config import config_hash
+from rl_training.envs.hybrid import is_hybrid
 from rl_training.envs.masks import mask_columns
 from rl_training.envs.normalize import EPSILON, ObservationNormalizer
 from rl_training.errors import UserError
@@ -158,28 +159,38 @@ class _ToEnvironment(nn.Module):
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__()
         space: Any = algorithm.action_space
+        if is_hybrid(space):
+            raise UserError(f"ONNX has no actions with parts, and this policy's are {space}.")
         self._squash, self._scale = algorithm.squash_actions, algorithm.scale_actions
         self._discrete = not hasattr(space, "low")
         if self._discrete:
-            start = np.array(getattr(space, "start", 0))  # MultiBinary has none
-            self.register_buffer("start", torch.from_numpy(start.astype(space.dtype)))
-        else:
-            self.register_buffer("low", torch.from_numpy(np.array(space.low)))
-            self.register_buffer("high", torch.from_numpy(np.array(space.high)))
+            start = np.array(getattr(space, "start", 0), space.dtype)
+            self.register_buffer("start", torch.from_numpy(start))
+            return
+        self.register_buffer("low", torch.from_numpy(np.array(space.low)))
+        self.register_buffer("high", torch.from_numpy(np.array(space.high)))
+        self._integers = not self.low.is_floating_point()
 
     def forward(self, action: Tensor) -> Tensor:
         if self._discrete:
-            return action.to(self.start.dtype) + self.start
-        if self._squash or self._scale:
+            return (action + self.start).to(self.start.dtype)
+        scaled = self._squash or self._scale
+        if scaled:
             unit = action.double()
             unit = (unit.tanh() if self._squash else unit) * 0.5 + 0.5
             low, high = self.low.double(), self.high.double()
-            action = low + unit * (high - low)
+            action = low + unit * (high - low + self._integers)
+        if self._integers:
+            whole = action.floor() if scaled else action.round()
+            # Before the cast, which would wrap around.
+            action = torch.minimum(torch.maximum(whole, self.low.double()), self.high.double())
         return torch.minimum(torch.maximum(action.to(self.low.dtype), self.low), self.high)
 
 
 def to_onnx(algorithm: Algorithm) -> Any:
     """Return a policy as an ONNX program of `torch.onnx`, for any number of observations."""
+    if algorithm.observation_layout.packed:
+        raise UserError("ONNX takes no images among the parts of an observation yet.")
     space: Any = algorithm.observation_space
     count = 3  # any number but 0 and 1, which tracing would take for constants
     observation = torch.from_numpy(np.zeros((count, *space.shape), space.dtype))

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from rl_training.config import ModelConfig
 from rl_training.envs.flatten import flat_space
+from rl_training.envs.layout import layout_of
 from rl_training.envs.spaces import require_supported, space_to_dict
 from rl_training.models.cnn import fix_norm
 from rl_training.models.heads import ActionHead, Parameters
@@ -108,12 +109,13 @@ class ActorCritic(nn.Module):
         from rl_training.models.build import build_actor_critic  # which builds on this module
 
         require_supported(observation_space, action_space, cls.__name__)
-        observation_space = flat_space(observation_space)
+        layout, observation_space = layout_of(observation_space), flat_space(observation_space)
         made = build_actor_critic(
             cls,
             model=ModelConfig(**model),
             observation_shape=observation_space.shape,
             observation_dtype=observation_space.dtype.name,
+            layout=layout,
             action_space=space_to_dict(action_space),
             architecture=architecture,
             model_options=model_options,

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from rl_training.envs.hybrid import policy_numbers
+from rl_training.envs.layout import Layout
+from rl_training.envs.spaces import space_from_dict
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic, Architecture
-from rl_training.models.cnn import ENCODERS, fits_nature, is_image
+from rl_training.models.cnn import ENCODERS, is_image, natural_encoder
 from rl_training.models.custom import TensorDictActorCritic
 from rl_training.models.heads import (
     ActionHead,
@@ -19,9 +22,11 @@ from rl_training.models.heads import (
     GaussianHead,
     StateDependentNoiseHead,
 )
+from rl_training.models.hybrid import HybridHead
 from rl_training.models.masked import masked_encoder, masked_head
 from rl_training.models.mlp import MLP
 from rl_training.models.multi_categorical import MultiCategoricalHead
+from rl_training.models.parts import has_own_encoders, parts_encoder_factory
 from rl_training.registry import import_object
 
 if TYPE_CHECKING:
@@ -41,6 +46,7 @@ def build_actor_critic(
     action_space: Mapping[str, Any],
     architecture: Architecture,
     observation_dtype: str = "float32",
+    layout: Layout | None = None,
     networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
     model_options: Mapping[str, Any] | None = None,
     mask: slice | None = None,
@@ -55,6 +61,7 @@ def build_actor_critic(
         action_space: as `rl_training.envs.space_to_dict` gives it.
         architecture: how policy and value function share an encoder.
         observation_dtype: of observations, by name; images are of ``uint8``.
+        layout: of their parts; None: they have none.
         networks: the user's own policy and value modules, instead of all that.
         model_options: of the class, beside encoder, head and architecture.
         mask: where the mask of legal actions stands in an observation vector.
@@ -69,6 +76,8 @@ def build_actor_critic(
             raise UserError("env.action_masks: networks of your own take no masks yet.")
         if not issubclass(TensorDictActorCritic, cls):
             raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
+        if "continuous" in action:
+            raise UserError("networks of your own take no Dict or Tuple actions yet.")
         policy, value = networks
         return TensorDictActorCritic(
             policy=policy,
@@ -84,7 +93,9 @@ def build_actor_critic(
     # Before anything is called: what a text names may be any function of any module.
     if not (isinstance(chosen, type) and issubclass(chosen, cls)):
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
-    make_encoder = configured_encoder(model, observation_shape, observation_dtype)
+    if mask is not None and layout is not None and layout.packed:
+        raise UserError("env.action_masks: masks do not go with images yet.")
+    make_encoder = configured_encoder(model, observation_shape, observation_dtype, layout)
     make_head = head_factory(**action, **head_options)
     options = dict(model_options or {})
     if mask is not None:
@@ -104,7 +115,8 @@ def build_actor_critic(
 
 def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a head has to know of an action space (as `rl_training.envs.space_to_dict` gives
-    it): ``num_actions, discrete, action_shape`` and, of several discrete actions, ``sizes``.
+    it): ``num_actions, discrete, action_shape`` and, of several discrete actions, ``sizes``; of
+    actions with parts also how many numbers are ``continuous``.
     """
     kind = action_space["type"]
     shape = tuple(action_space.get("shape", ()))
@@ -112,6 +124,15 @@ def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:
         return {"num_actions": action_space["n"], "discrete": True, "action_shape": ()}
     if kind == "Box":
         return {"num_actions": math.prod(shape), "discrete": False, "action_shape": shape}
+    if kind in ("Dict", "Tuple"):
+        counts, continuous = policy_numbers(space_from_dict(dict(action_space)))
+        return {
+            "num_actions": sum(counts) + continuous,
+            "discrete": not continuous,
+            "action_shape": (len(counts) + continuous,),
+            "sizes": counts or None,
+            "continuous": continuous,
+        }
     sizes = [2] * math.prod(shape) if kind == "MultiBinary" else action_space["nvec"]
     return {
         "num_actions": sum(sizes),
@@ -122,18 +143,29 @@ def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configured_encoder(
-    model: ModelConfig, observation_shape: Sequence[int], observation_dtype: str
+    model: ModelConfig,
+    observation_shape: Sequence[int],
+    observation_dtype: str,
+    layout: Layout | None = None,
 ) -> Callable[[], nn.Module]:
-    """Return a function that makes the encoder that ``model`` describes; see `encoder_factory`."""
+    """Return a function that makes the encoder that ``model`` describes; see `encoder_factory`, and
+    for observations with images or named encoders `parts_encoder_factory`.
+    """
+    options: dict[str, Any] = {
+        "encoder": model.encoder,
+        "hidden_sizes": model.hidden_sizes,
+        "activation": model.activation,
+        "output_size": model.feature_size,
+        "precision": model.precision,
+        "channels_last": model.channels_last,
+    }
+    if layout is not None:
+        if has_own_encoders(layout, model.encoders):
+            return parts_encoder_factory(layout=layout, encoders=model.encoders, **options)
+        if layout.images:
+            options["scale"] = layout.images[0].scale
     return encoder_factory(
-        encoder=model.encoder,
-        observation_shape=observation_shape,
-        hidden_sizes=model.hidden_sizes,
-        activation=model.activation,
-        observation_dtype=observation_dtype,
-        output_size=model.feature_size,
-        precision=model.precision,
-        channels_last=model.channels_last,
+        observation_shape=observation_shape, observation_dtype=observation_dtype, **options
     )
 
 
@@ -166,11 +198,12 @@ def encoder_factory(
     if encoder == "auto" and len(observation_shape) >= 3:
         encoder = _encoder_of_images(observation_shape)
     if isinstance(encoder, str) and encoder in ENCODERS:
-        if observation_dtype != "uint8":
+        if observation_dtype != "uint8" and image_options.get("scale") is None:
             raise UserError(
                 f"model.encoder: {encoder} takes images of uint8, and observations of shape "
                 f"{tuple(observation_shape)} are {observation_dtype}: let the environment give "
-                "uint8 (0 to 255), without env.normalize_observation, or set model.encoder to "
+                "uint8 (0 to 255), or floats with bounds within [-1, 1], without "
+                "env.normalize_observation, or set model.encoder to "
                 "'mlp' or 'module:Class'."
             )
         shape = tuple(observation_shape)
@@ -203,7 +236,7 @@ def encoder_factory(
 
 def _encoder_of_images(shape: Sequence[int]) -> str:
     if is_image(shape):
-        return "nature" if fits_nature(shape) else "impala"
+        return natural_encoder(shape)
     raise UserError(
         f"observations of shape {tuple(shape)} have more dimensions than an image, and no "
         "encoder for them is built in: give model.encoder 'module:Class', or 'mlp' to flatten them."
@@ -216,6 +249,7 @@ def head_factory(
     discrete: bool,
     action_shape: Sequence[int] | None = None,
     sizes: Sequence[int] | None = None,
+    continuous: int = 0,
     log_std_init: float = 0.0,
     gsde: bool = False,
     gsde_resample_interval: int = -1,
@@ -228,11 +262,19 @@ def head_factory(
         discrete: Categorical; otherwise Gaussian.
         action_shape: of one action that has a shape; None: ``(num_actions,)``.
         sizes: of several discrete actions at once, how many choices each has.
+        continuous: how many continuous numbers stand beside them.
         log_std_init: the Gaussian's first log standard deviation.
         gsde: state-dependent exploration, resampled every ``gsde_resample_interval`` steps.
     """
 
     def make(num_features: int) -> ActionHead:
+        if sizes is not None and continuous:
+            return HybridHead(
+                num_features=num_features,
+                sizes=sizes,
+                continuous=continuous,
+                log_std_init=log_std_init,
+            )
         if sizes is not None:
             return MultiCategoricalHead(
                 num_features=num_features, sizes=sizes, action_shape=action_shape

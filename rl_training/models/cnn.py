@@ -1,4 +1,6 @@
-"""Encoders of images: uint8 in, features out. Scaling to [0, 1] happens here and nowhere else."""
+"""Encoders of images: uint8, or floats that are normalised already, in; features out. Scaling to
+[0, 1] happens here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,12 @@ def is_channels_first(shape: Sequence[int]) -> bool:
     return not (shape[-1] in _COLOURS and shape[0] > shape[-1])
 
 
-def fits_nature(shape: Sequence[int]) -> bool:
-    """Return whether an image is large enough for `NatureCNN`."""
-    height_and_width = shape[1:] if is_channels_first(shape) else shape[:2]
-    return min(height_and_width) >= _NATURE_PIXELS
+def natural_encoder(shape: Sequence[int]) -> str:
+    """Return the name of the encoder that images of this shape get unless another one is named:
+    ``nature``, or of images that are too small for it ``impala``.
+    """
+    sides = shape[1:] if is_channels_first(shape) else shape[:2]
+    return "nature" if min(sides) >= _NATURE_PIXELS else "impala"
 
 
 class ImageEncoder(nn.Module):
@@ -57,6 +61,7 @@ class ImageEncoder(nn.Module):
         channels_last: lay tensors out pixel by pixel; None: where it is faster on a CPU. In
             float32 the gradients then take two thirds of the time. In bfloat16 those of the nature
             encoder would take more, and those of impala take half.
+        scale: what numbers are multiplied by; None: 1/255. 1 leaves floats alone.
     """
 
     output_size: int
@@ -70,6 +75,7 @@ class ImageEncoder(nn.Module):
         observation_shape: Sequence[int],
         precision: Precision = "float32",
         channels_last: bool | None = None,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
         if not is_image(observation_shape):
@@ -83,6 +89,7 @@ class ImageEncoder(nn.Module):
             channels, height, width = observation_shape
         self.image_shape = (channels, height, width)
         self.precision = precision
+        self.scale = 1.0 / 255.0 if scale is None else scale
         faster = precision == "float32" or self.last_in_bfloat16
         last = faster if channels_last is None else channels_last
         self.memory_format = torch.channels_last if last else torch.contiguous_format
@@ -97,7 +104,7 @@ class ImageEncoder(nn.Module):
         if whole or len(images) <= _AT_ONCE:
             features = self._features(images)
         else:
-            features = torch.cat([self._features(part) for part in images.split(_AT_ONCE)])
+            features = torch.cat([self._features(part) for part in torch.split(images, _AT_ONCE)])
         return features.reshape(*batch, self.output_size)
 
     def _features(self, images: Tensor) -> Tensor:
@@ -108,7 +115,8 @@ class ImageEncoder(nn.Module):
 
     def _scaled(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         # In one pass: the dtype's own conversion first would touch the memory twice.
-        return images.to(dtype, memory_format=self.memory_format).mul_(1.0 / 255.0)
+        converted = images.to(dtype, memory_format=self.memory_format)
+        return converted if self.scale == 1.0 else converted.mul_(self.scale)
 
     def encode(self, images: Tensor) -> Tensor:
         """Return features ``[B, output_size]`` of images ``[B, C, H, W]`` in [0, 1]."""

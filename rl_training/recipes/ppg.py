@@ -16,13 +16,7 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig, require
 from rl_training.data.frame_stacks import stacked_frames
-from rl_training.data.phase_data import (
-    PhaseData,
-    minibatch_of,
-    phase_layout,
-    samples_of,
-    steps_of,
-)
+from rl_training.data.phase_data import PhaseData, minibatch_of, phase_layout, samples_of, steps_of
 from rl_training.data.replay_storage import Storage
 from rl_training.data.rollout_buffer import shuffled_indices
 from rl_training.envs.observations import observed_torch_dtype
@@ -252,11 +246,12 @@ class PPG(PPO):
         return terms.pop("loss_auxiliary"), terms
 
     def describe(self) -> list[str]:
-        """Return the size of the auxiliary phase's data."""
+        """Return also the size of the auxiliary phase's data."""
         config, steps = self.config.algorithm, self.frames_per_batch
         return [
+            *super().describe(),
             f"auxiliary phase: {config.phase_iterations * steps:,} samples every "
-            f"{config.policy_iterations * steps:,} steps, {self._phase.describe()}"
+            f"{config.policy_iterations * steps:,} steps, {self._phase.describe()}",
         ]
 
     def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:

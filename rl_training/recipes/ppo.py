@@ -18,8 +18,8 @@ from rl_training.algorithm import Algorithm
 from rl_training.config import TrainConfig, require
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
 from rl_training.envs import observed_dtype, space_to_dict
+from rl_training.envs.hybrid import require_continuous
 from rl_training.envs.masks import mask_columns
-from rl_training.errors import UserError
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
 from rl_training.losses.returns import explained_variance
 from rl_training.models.actor_critic import ActorCritic, Architecture, MLPActorCritic
@@ -175,16 +175,15 @@ class PPO(Algorithm):
         self, cls: type[ActorCritic], architecture: Architecture, **model_options: Any
     ) -> ActorCritic:
         config = self.config.algorithm
-        action_space = space_to_dict(self.action_space)
-        if action_space["type"] != "Box" and (config.gsde or config.squash):
-            raise UserError("algorithm.gsde and algorithm.squash need continuous actions (a Box).")
+        require_continuous(self.action_space, gsde=config.gsde, squash=config.squash)
         masks = self.config.env.action_masks != "off"
         return build_actor_critic(
             cls,
             model=self.config.model,
             observation_shape=self.observation_space.shape,
             observation_dtype=observed_dtype(self.observation_space, self.normalizer),
-            action_space=action_space,
+            layout=self.observation_layout,
+            action_space=space_to_dict(self.action_space),
             architecture=architecture,
             networks=self.networks,
             model_options=model_options,

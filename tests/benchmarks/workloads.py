@@ -38,24 +38,24 @@ _PPO = {
     "max_gradient_norm": 0.5,
 }
 
+_CARTPOLE: dict[str, Any] = {
+    "steps": 51_200,
+    "warm_up_steps": 512,
+    "num_envs": 8,
+    "linear_schedules": True,
+    "settings": {
+        **_PPO,
+        "num_steps": 32,
+        "minibatch_size": 256,
+        "num_epochs": 20,
+        "learning_rate": 1e-3,
+        "discount": 0.98,
+        "gae_lambda": 0.8,
+    },
+}
+
 WORKLOADS = {
-    "ppo_cartpole": Workload(
-        algorithm="PPO",
-        env_id="CartPole-v1",
-        steps=51_200,
-        warm_up_steps=512,
-        num_envs=8,
-        linear_schedules=True,
-        settings={
-            **_PPO,
-            "num_steps": 32,
-            "minibatch_size": 256,
-            "num_epochs": 20,
-            "learning_rate": 1e-3,
-            "discount": 0.98,
-            "gae_lambda": 0.8,
-        },
-    ),
+    "ppo_cartpole": Workload(algorithm="PPO", env_id="CartPole-v1", **_CARTPOLE),
     "recurrent_ppo_cartpole": Workload(
         algorithm="RecurrentPPO",
         env_id="CartPoleNoVel-v1",
@@ -76,6 +76,16 @@ WORKLOADS = {
             "hidden_sizes": [],
             "output_sizes": [64],
         },
+    ),
+    "ppo_cartpole_vector": Workload(
+        algorithm="PPO",
+        env_id="tests.benchmarks.parts:CartPoleVector-v1",
+        **_CARTPOLE,
+    ),
+    "ppo_cartpole_dict": Workload(
+        algorithm="PPO",
+        env_id="tests.benchmarks.parts:CartPoleDict-v1",
+        **_CARTPOLE,
     ),
     "ppo_pendulum": Workload(
         algorithm="PPO",

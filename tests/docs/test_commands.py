@@ -13,6 +13,7 @@ import pytest
 
 from rl_training.cli import experiments, main, parse_train
 from rl_training.cli.arguments import EvaluateArguments, ResumeArguments
+from rl_training.cli.check import CheckArguments
 from rl_training.cli.flags import parse_flags
 from rl_training.cli.tune import TuneArguments
 from tests.docs.pages import PAGES, REPOSITORY, Block, blocks, pyproject
@@ -73,6 +74,9 @@ def check_program(words: Sequence[str]) -> None:
         "train": check_train,
         "eval": lambda rest: check_arguments(EvaluateArguments, rest),
         "resume": lambda rest: check_arguments(ResumeArguments, rest),
+        "check-env": lambda rest: parse_flags(
+            CheckArguments, list(rest), program="rl-training", positional=True
+        ).validate(),
         "list": lambda rest: _must_succeed(main(["list", *rest])),
         "benchmark": check_benchmark_command,
         "tune": check_tune,

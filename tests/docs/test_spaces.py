@@ -5,13 +5,21 @@ from __future__ import annotations
 import pytest
 
 from rl_training.cli import main
-from rl_training.registry import ACTION_MASKS, ACTION_SPACES, ALGORITHMS, OBSERVATION_SPACES
+from rl_training.config.groups import _PART_ENCODERS
+from rl_training.registry import (
+    ACTION_MASKS,
+    ACTION_SPACES,
+    ALGORITHMS,
+    OBSERVATION_SPACES,
+    sees,
+    space_table,
+)
 from tests.docs.pages import REPOSITORY
 
 
-def table(heading: str) -> list[list[str]]:
-    """Return the cells of the table of the docs whose first column is called ``heading``."""
-    lines = (REPOSITORY / "docs" / "environments.md").read_text(encoding="utf-8").splitlines()
+def table(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table of a page whose first column is called ``heading``."""
+    lines = (REPOSITORY / "docs" / page).read_text(encoding="utf-8").splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith(f"| {heading} |"))
     rows = []
     for line in lines[start:]:
@@ -21,50 +29,48 @@ def table(heading: str) -> list[list[str]]:
     return [rows[0], *rows[2:]]
 
 
-def kind_of(cell: str) -> list[str]:
-    words = cell.replace(",", " ").split()
-    known = {kind for kinds in OBSERVATION_SPACES.values() for kind in kinds}
-    return [word for word in words if word in known]
-
-
-def test_the_documented_table_of_actions_is_the_one_in_the_code() -> None:
-    header, *rows = table("actions")
-    documented: dict[str, list[str]] = {name: [] for name in ALGORITHMS}
-    for first, *cells in rows:
-        for names, cell in zip(header[1:], cells, strict=True):
-            assert cell in ("yes", "no")
-            if cell == "yes":
-                for name in names.split(", "):
-                    documented[name] += kind_of(first)
-    assert {name: set(kinds) for name, kinds in documented.items()} == {
-        name: set(kinds) for name, kinds in ACTION_SPACES.items()
+def test_the_table_says_what_the_code_says() -> None:
+    header, *rows = space_table()
+    assert header[1:] == list(ALGORITHMS)
+    said = {
+        (name, first)
+        for first, *cells in rows
+        for name, cell in zip(header[1:], cells, strict=True)
+        if cell != "no"
+    }
+    assert {cell for _, *cells in rows for cell in cells} == {"yes", "no", "with Discrete"}
+    tables = {
+        "actions": ACTION_SPACES,
+        "masks of": ACTION_MASKS,
+        "observations": OBSERVATION_SPACES,
+    }
+    assert said == {
+        (name, f"{what}: {kind}")
+        for what, spaces in tables.items()
+        for name, kinds in spaces.items()
+        for kind in kinds
     }
 
 
-def test_the_documented_table_of_masks_is_the_one_in_the_code() -> None:
-    header, *rows = table("masks of")
-    documented: dict[str, list[str]] = {}
-    for first, *cells in rows:
-        for names, cell in zip(header[1:], cells, strict=True):
-            assert cell in ("yes", "no")
-            if cell == "yes":
-                for name in names.split(", "):
-                    documented.setdefault(name, []).append(first)
-    assert documented == {name: list(kinds) for name, kinds in ACTION_MASKS.items()}
+def test_sac_sees_images_with_discrete_actions_alone() -> None:
+    for kind in ("image", "image among parts"):
+        assert sees("sac", kind, "Discrete") and not sees("sac", kind, "Box")
+        assert sees("ppo", kind, "Dict") and not sees("td3", kind, "Box")
+    assert sees("sac", "Dict", "Box") and not sees("dqn", "Dict", "Box")
 
 
-def test_the_documented_kinds_of_observations_are_those_in_the_code() -> None:
-    _, *rows = table("observations")
-    documented = {kind for first, *_ in rows for kind in kind_of(first)}
-    for kinds in OBSERVATION_SPACES.values():
-        assert documented == set(kinds)
+def test_the_documented_table_is_the_one_in_the_code() -> None:
+    assert table("bring_your_own_environment.md", "") == space_table()
 
 
 def test_the_list_of_algorithms_shows_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "algorithms"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    for name in ALGORITHMS:
-        at = next(n for n, line in enumerate(lines) if line.split()[0] == name)
-        assert lines[at + 1] == f"actions: {', '.join(ACTION_SPACES[name])}"
-        assert lines[at + 2] == f"observations: {', '.join(OBSERVATION_SPACES[name])}"
-        assert lines[at + 3] == f"action masks: {', '.join(ACTION_MASKS.get(name, ['none']))}"
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for row in space_table():
+        assert " ".join(row).split() in lines
+
+
+def test_the_documented_encoders_of_parts_are_those_of_the_code() -> None:
+    _, *rows = table("bring_your_own_environment.md", "name")
+    named = {word.strip('`" ') for first, *_ in rows for word in first.split(",")}
+    assert named - {"module:Class"} == set(_PART_ENCODERS) - {"auto"}

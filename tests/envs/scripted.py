@@ -124,7 +124,7 @@ def random_actions(environment: VectorEnv, generator: torch.Generator) -> torch.
     space = environment.single_action_space
     if isinstance(space, spaces.Discrete):
         return torch.randint(int(space.n), (environment.num_envs,), generator=generator)
-    return torch.randn((environment.num_envs, *space.shape), generator=generator)
+    return torch.randn((environment.num_envs, *environment.action_map.shape), generator=generator)
 
 
 def collect(

@@ -154,7 +154,6 @@ def test_sync_async_and_a_vector_of_ones_own_give_the_same_batches(kind: str) ->
     [
         (spaces.Text(3), "Toy: observation space Text"),
         (spaces.Dict({"a": spaces.Tuple([spaces.Text(3)])}), r"part \['a'\]\[0\].*not supported"),
-        (spaces.Dict({"camera": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), r"image.*\['camera'\]"),
         (spaces.Tuple([spaces.Box(0, 1, (2,), bool)]), r"bool observations.*\[0\]"),  # type: ignore[arg-type]
         (spaces.Dict({}), "vector of 0 numbers"),
         (spaces.Discrete(2_000_000), "2,000,000 numbers"),

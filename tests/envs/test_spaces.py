@@ -67,7 +67,9 @@ def test_another_space_is_not_stored(space: Any) -> None:
         (spaces.Text(3), spaces.Discrete(2), "observation space Text"),
         (spaces.Sequence(ASYMMETRIC), spaces.Discrete(2), "observation space Sequence"),
         (ASYMMETRIC, spaces.Text(3), "action space Text"),
-        (ASYMMETRIC, spaces.Box(0, 3, (2,), np.int64), "int64 actions"),
+        (ASYMMETRIC, spaces.Box(0, 1, (2,), cast("Any", np.bool_)), "bool actions"),
+        (ASYMMETRIC, spaces.Tuple([spaces.Text(3)]), r"Text.*the action's part \[0\]"),
+        (ASYMMETRIC, spaces.Dict({}), "has no parts"),
         (spaces.Box(0, 1, (2,), cast("Any", np.bool_)), spaces.Discrete(2), "bool observations"),
     ],
 )

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rl_training.cli import main
-from rl_training.experiments.export import export_policy, to_onnx
-from rl_training.registry import algorithm_class
+from rl_training.errors import UserError
+from rl_training.experiments.export import _ToEnvironment, export_policy, to_onnx
+from rl_training.registry import ACTION_SPACES, algorithm_class
 from rl_training.workflows import load_algorithm, predict_checkpoint
 from tests.recipes.masked_environments import Masked, draw_mask
+from tests.recipes.runs import make
+from tests.recipes.spaces import ACTIONS, OBSERVATIONS, Anything
 
 SMALL: dict[str, Any] = {"num_envs": 2, "tensorboard": False, "evaluation.final": False}
 ON_POLICY = {**SMALL, "num_steps": 32, "minibatch_size": 32, "normalize_observation": True}
@@ -133,3 +137,27 @@ def test_without_the_extra_it_is_named(
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     assert main(["export", str(tmp_path), "--format", "onnx"]) == 2
     assert 'pip install "rl_training[export]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ACTIONS if kind not in ("Dict", "Tuple")])
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_exported_actions_are_converted_as_predicted_ones(name: str, kind: str) -> None:
+    if kind not in ACTION_SPACES[name]:
+        return
+    algorithm = make(name, lambda: Anything(OBSERVATIONS["Box"], ACTIONS[kind]))
+    shape = algorithm.environment.action_map.shape
+    action = torch.linspace(-3, 3, 40).reshape(-1, *[1] * len(shape)).expand(40, *shape)
+    if kind in ("Discrete", "MultiDiscrete", "MultiBinary"):
+        action = torch.zeros(4, *shape, dtype=torch.int64)
+    converted = _ToEnvironment(algorithm)(action).numpy()
+    expected = algorithm._action_map.to_env(action.numpy())
+    np.testing.assert_allclose(converted, expected, rtol=1e-12)
+    assert converted.dtype == expected.dtype
+    algorithm.close()
+
+
+def test_actions_with_parts_are_not_exported() -> None:
+    algorithm = make("ppo", lambda: Anything(OBSERVATIONS["Box"], ACTIONS["Tuple"]))
+    with pytest.raises(UserError, match="ONNX has no actions with parts"):
+        _ToEnvironment(algorithm)
+    algorithm.close()

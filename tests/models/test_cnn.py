@@ -170,6 +170,7 @@ def test_orthogonal_weights_of_gain_root_two() -> None:
 
 def test_auto_takes_images_of_uint8_alone() -> None:
     assert isinstance(make("auto", (4, 84, 84)), NatureCNN)
+    assert isinstance(make("auto", (3, 32, 40)), ImpalaCNN)
     assert isinstance(make("impala", (64, 64, 3), output_size=32), ImpalaCNN)
     with pytest.raises(UserError, match="takes images of uint8"):
         make("auto", (4, 84, 84), "float32")

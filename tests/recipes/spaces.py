@@ -10,9 +10,28 @@ from gymnasium import spaces
 
 ACTIONS: dict[str, Any] = {
     "Box": spaces.Box(np.array([-1.0, 0.5]), np.array([2.0, 4.0]), dtype=np.float64),
+    "integer Box": spaces.Box(np.array([-3, 250]), np.array([5, 255]), dtype=np.int16),
+    "unbounded Box": spaces.Box(
+        np.array([-np.inf, 0.0]), np.array([1.0, np.inf]), dtype=np.float64
+    ),
     "Discrete": spaces.Discrete(3, start=-1),
     "MultiDiscrete": spaces.MultiDiscrete(np.array([[2, 3, 1]]), start=np.array([[5, -1, 0]])),
     "MultiBinary": spaces.MultiBinary(3),
+    "Dict": spaces.Dict(
+        {
+            "throttle": spaces.Box(np.array([-1.0, 0.5]), np.array([2.0, 4.0]), dtype=np.float64),
+            "gear": spaces.Discrete(4, start=2),
+            "inside": spaces.Dict(
+                {
+                    "steps": spaces.Box(0, 9, (1, 2), np.uint8),
+                    "lights": spaces.Tuple(
+                        [spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3], start=[0, 7])]
+                    ),
+                }
+            ),
+        }
+    ),
+    "Tuple": spaces.Tuple([spaces.Discrete(3, start=-1), spaces.MultiBinary([1, 2])]),
 }
 OBSERVATIONS: dict[str, Any] = {
     "Box": spaces.Box(-9.0, 9.0, (3,), np.float64),
@@ -28,6 +47,16 @@ OBSERVATIONS: dict[str, Any] = {
                     "pair": spaces.Tuple([spaces.MultiBinary(2), spaces.Discrete(3, start=1)]),
                 }
             ),
+        }
+    ),
+    "image": spaces.Box(0, 255, (6, 7, 3), np.uint8),
+    "image among parts": spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (5, 4, 1), np.uint8),
+            "inside": spaces.Tuple(
+                [spaces.Box(-1.0, 1.0, (1, 3, 3), np.float64), spaces.Discrete(3, start=1)]
+            ),
+            "speed": spaces.Box(-9.0, 9.0, (2,), np.float64),
         }
     ),
     "Tuple": spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,))})]),
@@ -52,4 +81,12 @@ class Anything(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), f"{action!r} is not of {self.action_space}"
         ended, cut = (self.np_random.random(2) < 0.1).tolist()
-        return self.observation_space.sample(), float(np.sum(action)), ended, cut, {}
+        return self.observation_space.sample(), total(action), ended, cut, {}
+
+
+def total(action: Any) -> float:
+    """Return the sum of an action's numbers."""
+    parts = action.values() if isinstance(action, dict) else action
+    if isinstance(action, dict | tuple):
+        return sum(map(total, parts))
+    return float(np.sum(action))

@@ -1,0 +1,278 @@
+"""What an environment does, tried out with random actions: what breaks the contract of gymnasium,
+and what a run should know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rl_training.envs.flatten import leaves_of, named
+from rl_training.envs.masks import MASK
+from rl_training.errors import UserError
+
+Array = NDArray[Any]
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What was seen.
+
+    Args:
+        violations: what training would stop at, or learn wrong things from.
+        notes: what is handled, and worth knowing.
+    """
+
+    violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    steps: int = 0
+    episodes: int = 0
+    """How many came to an end."""
+    terminated: int = 0
+    truncated: int = 0
+    repeats: bool | None = None
+    """Whether an episode was the same again by its seed and its actions; None: not tried."""
+    mask_in_info: bool = False
+
+    def violation(self, text: str) -> None:
+        """Note a violation, once."""
+        if text not in self.violations:
+            self.violations.append(text)
+
+    def note(self, text: str) -> None:
+        """Note something worth knowing, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+@dataclass
+class _Trace:
+    """What an episode showed: observations and rewards as bytes, and the actions."""
+
+    seed: int
+    seen: list[bytes] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+
+
+_PAIR = "reset must return (observation, info), info a dict"
+
+
+class _BrokenError(Exception):
+    """What the environment did makes it pointless to go on."""
+
+
+def try_out(env: Any, *, steps: int, seed: int) -> Findings:
+    """Reset ``env`` and step it with random actions of its action space.
+
+    Args:
+        env: a gymnasium environment whose spaces are supported.
+        steps: how many in all.
+        seed: of the first episode and of the actions.
+    """
+    found = Findings()
+    env.action_space.seed(seed)
+    try:
+        _same_reset(env, found, seed)
+        first = _play(env, found, steps, seed)
+        found.repeats = _repeats(env, first)
+    except _BrokenError:
+        pass
+    return found
+
+
+def _same_reset(env: Any, found: Findings, seed: int) -> None:
+    bytes_of = [_bytes(_reset(env, found, seed), env.observation_space) for _ in range(2)]
+    if bytes_of[0] != bytes_of[1]:
+        found.violation(
+            f"two resets with the same seed ({seed}) give different observations: draw from "
+            "self.np_random, after super().reset(seed=seed), and reset all that an episode changes"
+        )
+
+
+def _reset(env: Any, found: Findings, seed: int) -> Any:
+    try:
+        result = env.reset(seed=seed)
+    except UserError as error:
+        found.violation(str(error).rstrip("."))
+        raise _BrokenError from error
+    except Exception as error:
+        # A wrapper takes the pair apart before it is seen here.
+        old = isinstance(error, ValueError) and "to unpack" in str(error)
+        raised = f"reset(seed={seed}) raises {type(error).__name__}: {error}"
+        found.violation(_PAIR if old else raised)
+        raise _BrokenError from error
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        found.violation(_PAIR)
+        raise _BrokenError
+    _look_at_info(result[1], found)
+    _look_at_observation(result[0], env.observation_space, "reset", found)
+    return result[0]
+
+
+def _play(env: Any, found: Findings, steps: int, seed: int) -> _Trace:
+    """Play ``steps`` steps, and return the first episode as far as it went."""
+    first = trace = _Trace(seed)
+    trace.seen.append(_bytes(_reset(env, found, seed), env.observation_space))
+    for _ in range(steps):
+        action = env.action_space.sample()
+        observation, reward, ended = _step(env, found, action)
+        trace.actions.append(action)
+        trace.seen.append(_bytes(observation, env.observation_space) + _reward_bytes(reward))
+        found.steps += 1
+        if ended:
+            found.episodes += 1
+            trace = _Trace(seed + found.episodes)
+            _reset(env, found, trace.seed)
+    return first
+
+
+def _step(env: Any, found: Findings, action: Any) -> tuple[Any, Any, bool]:
+    try:
+        result = env.step(action)
+    except Exception as error:
+        found.violation(
+            f"step raises {type(error).__name__} on an action of its own space, {action!r}: {error}"
+        )
+        raise _BrokenError from error
+    if not isinstance(result, tuple) or len(result) != 5:
+        got = len(result) if isinstance(result, tuple) else type(result).__name__
+        found.violation(
+            f"step must return (observation, reward, terminated, truncated, info), not {got} values"
+        )
+        raise _BrokenError
+    observation, reward, terminated, truncated, information = result
+    _look_at_reward(reward, found)
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool | np.bool_):
+            found.violation(f"{name} must be True or False, not {type(flag).__name__}")
+    if not isinstance(information, dict):
+        found.violation(f"info must be a dict, not {type(information).__name__}")
+        raise _BrokenError
+    ended = bool(terminated or truncated)
+    if not ended:
+        _look_at_info(information, found)
+    found.terminated += bool(terminated)
+    found.truncated += bool(truncated and not terminated)
+    where = "step at an episode's end" if ended else "step"
+    _look_at_observation(observation, env.observation_space, where, found)
+    return observation, reward, ended
+
+
+def _look_at_info(information: dict[str, Any], found: Findings) -> None:
+    found.mask_in_info |= MASK in information
+
+
+def _look_at_reward(reward: Any, found: Findings) -> None:
+    try:
+        number = float(np.asarray(reward, np.float64).reshape(()))
+    except (TypeError, ValueError):
+        shape = np.shape(reward)
+        what = f"of shape {shape}" if shape else type(reward).__name__
+        found.violation(f"a reward must be one number, not {what}")
+        return
+    if np.shape(reward):
+        found.note(f"rewards are arrays of shape {np.shape(reward)}; they are taken as numbers")
+    if not math.isfinite(number):
+        found.violation(f"a reward is {number}: training stops there")
+
+
+def _look_at_observation(observation: Any, space: Any, where: str, found: Findings) -> None:
+    for path, each in leaves_of(space):
+        label = f"the observation{named(path)} of {where}"
+        try:
+            value = observation
+            for step in path:
+                value = value[step]
+            array = np.asarray(value)
+        except (KeyError, IndexError, TypeError, ValueError):
+            found.violation(f"{label} is missing, or no array")
+            continue
+        problem = _problem(array, each)
+        if problem is not None:
+            found.violation(f"{label} {problem}")
+        elif isinstance(each, spaces.Box):
+            _look_at_box(array, each, label, found)
+
+
+def _problem(array: Array, space: Any) -> str | None:
+    """Return what of a part cannot be taken."""
+    if array.dtype.kind not in "fiub":
+        return f"holds no numbers but {array.dtype}"
+    if array.shape != tuple(space.shape):
+        return f"has the shape {array.shape}, its space says {space.shape}"
+    if space.dtype.kind in "iu" and array.dtype.kind == "f":
+        return f"is {array.dtype}, its space says {space.dtype}: a cast would cut fractions off"
+    if not np.isfinite(array).all():
+        return "holds NaN or infinity"
+    if not isinstance(space, spaces.Box) and not space.contains(_as_member(array, space)):
+        return f"is {array.tolist()}, which is not in its space {space}"
+    return None
+
+
+def _as_member(array: Array, space: Any) -> Any:
+    whole = array.astype(space.dtype)
+    return whole if space.shape else whole[()]
+
+
+def _look_at_box(array: Array, space: Any, label: str, found: Findings) -> None:
+    if not ((array >= space.low) & (array <= space.high)).all():
+        found.note(
+            f"{label} leaves the bounds of its space; they are not enforced, and the numbers are "
+            "taken as they are"
+        )
+    if array.dtype != space.dtype:
+        found.note(f"{label} is {array.dtype}, its space says {space.dtype}; it is converted")
+
+
+def _bytes(observation: Any, space: Any) -> bytes:
+    parts = []
+    for path, _ in leaves_of(space):
+        value = observation
+        try:
+            for step in path:
+                value = value[step]
+            parts.append(np.asarray(value).tobytes())
+        except (KeyError, IndexError, TypeError):
+            parts.append(b"")
+    return b"|".join(parts)
+
+
+def _reward_bytes(reward: Any) -> bytes:
+    return repr(reward).encode()
+
+
+def _repeats(env: Any, trace: _Trace) -> bool:
+    """Play an episode again by its seed and its actions, and say whether it was the same."""
+    quiet = Findings()
+    seen = [_bytes(_reset(env, quiet, trace.seed), env.observation_space)]
+    for action in trace.actions:
+        observation, reward, _ = _step(env, quiet, action)
+        seen.append(_bytes(observation, env.observation_space) + _reward_bytes(reward))
+    return seen == trace.seen
+
+
+def drawn_frame(make: Callable[[], Any]) -> str | None:
+    """Return what is wrong with the first frame that an environment draws; None: nothing.
+
+    Args:
+        make: makes it, to be drawn as ``rgb_array``.
+    """
+    try:
+        env = make()
+        try:
+            env.reset(seed=0)
+            frame = env.render()
+        finally:
+            env.close()
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    array = np.asarray(frame)
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != 3:
+        return f"a frame is {array.dtype} of shape {array.shape}, not uint8 (height, width, 3)"
+    return None
