@@ -107,7 +107,7 @@ def test_a_trial_that_is_behind_is_pruned(tmp_path: Path) -> None:
         (1, 3),
         (17, 5),
         # More than the ten that TPE draws at random.
-        pytest.param(75, 14, marks=pytest.mark.slow),
+        pytest.param(52, 16, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_study_ends_as_one_that_was_left_alone(
@@ -232,7 +232,7 @@ def test_the_command_line_tunes(
 
 @pytest.mark.slow
 def test_a_killed_command_goes_on_with_its_run(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "rl_training", *command(tmp_path, trials=2, steps=60_000)]
+    words = [sys.executable, "-m", "rl_training", *command(tmp_path, trials=2, steps=12_000)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     job = tmp_path / "study" / "trial_0000__seed1"
     deadline = time.monotonic() + 100
