@@ -89,7 +89,7 @@ class ImageEncoder(nn.Module):
         if whole or len(images) <= _AT_ONCE:
             features = self._features(images)
         else:
-            features = torch.cat([self._features(part) for part in images.split(_AT_ONCE)])
+            features = torch.cat([self._features(part) for part in torch.split(images, _AT_ONCE)])
         return features.reshape(*batch, self.output_size)
 
     def _features(self, images: Tensor) -> Tensor:
