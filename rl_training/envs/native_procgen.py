@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.gymnasium_ids import checked_arguments, spec_of
-from rl_training.envs.procgen import ACTION_SPACE, OBSERVATION_SPACE, Levels, result_of
+from rl_training.envs.procgen import ACTION_SPACE, OBSERVATION_SPACE, PREFIX, Levels, result_of
 from rl_training.envs.rows import RowStep
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ class NativeProcgen:
         self.single_observation_space = OBSERVATION_SPACE
         self.single_action_space = ACTION_SPACE
         self.closed = False
-        self._levels = Levels(**spec_of(env_id).kwargs, **options)
+        self._levels = Levels(spec_of(env_id).id.removeprefix(PREFIX), **options)
         self._limit = limit if limit and limit > 0 else None
         self._pools: list[Any] = [None] * num_envs
         self._lengths = [0] * num_envs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any, NamedTuple
 
@@ -57,9 +58,7 @@ def register_games() -> None:
         for mode in modes:
             task = f"{game}{mode}-v0"
             if PREFIX + task not in gymnasium.registry:
-                gymnasium.register(
-                    PREFIX + task, f"{__name__}:{ProcgenGame.__name__}", kwargs={"task": task}
-                )
+                gymnasium.register(PREFIX + task, functools.partial(ProcgenGame, task))
 
 
 class Result(NamedTuple):
@@ -79,22 +78,20 @@ class Levels:
 
     Args:
         task: EnvPool's id of a game and a distribution, as ``StarpilotEasy-v0``.
-        num_levels: how many there are to draw from; 0: all.
-        start_level: the first of them; of all, it is 0.
-        **switches: EnvPool's, of looks and rules; see ``docs/procgen.md``.
+        **options: ``num_levels``, how many there are to draw from, 0 for all; ``start_level``,
+            the first of them; and EnvPool's switches of looks and rules, see ``docs/procgen.md``.
 
     Raises:
         UserError: a missing package or library, named, or an impossible argument.
     """
 
-    def __init__(
-        self, task: str, *, num_levels: int = 0, start_level: int = 0, **switches: bool
-    ) -> None:
+    def __init__(self, task: str, /, **options: Any) -> None:
+        num_levels, start_level = options.pop("num_levels", 0), options.pop("start_level", 0)
         _check_numbers(num_levels, start_level)
-        _check_switches(switches)
+        _check_switches(options)
         self._envpool = _import_envpool(task)
         self._task = task
-        self._switches = switches
+        self._switches = options
         self._bounds = (start_level, start_level + num_levels) if num_levels else (0, _ALL_LEVELS)
 
     def begin(self, generator: np.random.Generator) -> tuple[Any, Result]:
@@ -139,14 +136,15 @@ class ProcgenGame(gymnasium.Env[Any, Any]):
     EnvPool would begin the next level at the step after an end; that step is never taken.
 
     Args:
+        task: EnvPool's id.
         render_mode: ``"rgb_array"`` draws the observation, 8 times as large.
         **options: of `Levels`.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  gymnasium's
 
-    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
-        self._levels = Levels(**options)
+    def __init__(self, task: str, /, *, render_mode: str | None = None, **options: Any) -> None:
+        self._levels = Levels(task, **options)
         self.render_mode = render_mode
         self.observation_space = OBSERVATION_SPACE
         self.action_space = gymnasium.spaces.Discrete(ACTION_SPACE.n)

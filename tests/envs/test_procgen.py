@@ -272,6 +272,7 @@ def test_every_game_of_envpool_is_registered(envpool: Any) -> None:
         ({"use_backgrounds": 1}, "use_backgrounds must be true or false, not 1"),
         ({"max_episode_steps": 0}, "max_episode_steps must be a whole number"),
         ({"distribution_mode": "easy"}, "Procgen has no 'distribution_mode'"),
+        ({"task": "BigfishEasy-v0"}, "Procgen has no 'task'"),
     ],
 )
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
