@@ -70,8 +70,10 @@ def require_taken(action_space: Any, kinds: Sequence[str], name: str) -> None:
     kind = action_kind(action_space)
     if kind not in kinds:
         article = "an" if kind[0] in "aeiou" else "a"
+        bounds = f": {name} needs finite bounds" if "unbounded" in kind and "Box" in kinds else ""
+        taken = " or ".join(kinds)
         raise UserError(
-            f"{name} needs {' or '.join(kinds)} actions, and {action_space} is {article} {kind}."
+            f"{name} needs {taken} actions, and {action_space} is {article} {kind}{bounds}."
         )
 
 

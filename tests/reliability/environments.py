@@ -83,7 +83,7 @@ class Stuck(Plain):
 
 
 class UnusualAction(Plain):
-    action_space: Any = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)])
+    action_space: Any = gymnasium.spaces.Tuple([gymnasium.spaces.Text(3)])
 
 
 class UnusualObservation(Plain):

@@ -56,7 +56,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
         ({"algorithm": {"discount": 1.5}}, "algorithm.discount"),
         ({"algorithm": {"num_epochs": 0}}, "algorithm.num_epochs"),
         ({"algorithm": {"gsde": True}}, "continuous actions"),
-        ({"env_id": ID("UnusualAction")}, "Tuple"),
+        ({"env_id": ID("UnusualAction")}, "action space Text"),
         ({"env_id": ID("UnusualObservation")}, "['word']"),
         ({"model": {"activation": "sigmoidal"}}, "model.activation"),
         ({"model": {"encoder": "no_such_module:Encoder"}}, "no_such_module"),
