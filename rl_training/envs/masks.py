@@ -198,7 +198,10 @@ def mask_columns(observation_space: Any, action_space: Any) -> slice:
         UserError: there is none.
     """
     require_mask(observation_space, action_space)
-    return Flattening(observation_space).columns((MASK,))
+    flattening = Flattening(observation_space)
+    if flattening.packed:
+        raise UserError("env.action_masks: masks do not go with images yet.")
+    return flattening.columns((MASK,))
 
 
 class ObservedMasks:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.flatten import flattening_of, require_integers
+from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import Asked
 from rl_training.envs.rows import NOTHING, RowError, RowStep
 from rl_training.errors import UserError, nearest
@@ -142,6 +143,7 @@ class ParallelRows:
         flattening = flattening_of(self.single_observation_space)
         self._stack = self._stack_arrays if flattening is None else flattening.rows
         self._unchecked = True
+        self._actions = as_rows(self.single_action_space)[0]
 
     def _shared(self, which: str) -> Any:
         own = [getattr(self.envs[0], which)(agent) for agent in self.agents]
@@ -165,9 +167,10 @@ class ParallelRows:
         ends: tuple[list[bool], list[bool]] = ([], [])
         told: list[dict[str, Array]] = []
         info = self._asked.info
+        by_row = list(self._actions(actions))
         try:
             for env in self.envs:
-                own = actions[len(observations) : len(observations) + len(self.agents)]
+                own = by_row[len(observations) : len(observations) + len(self.agents)]
                 taken = env.step(dict(zip(self.agents, own, strict=True)))
                 _require_common_end(env, self.agents, taken[2], taken[3])
                 if info is not None:

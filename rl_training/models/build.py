@@ -93,8 +93,6 @@ def build_actor_critic(
     # Before anything is called: what a text names may be any function of any module.
     if not (isinstance(chosen, type) and issubclass(chosen, cls)):
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
-    if mask is not None and layout is not None and layout.packed:
-        raise UserError("env.action_masks: masks do not go with images yet.")
     make_encoder = configured_encoder(model, observation_shape, observation_dtype, layout)
     make_head = head_factory(**action, **head_options)
     options = dict(model_options or {})
