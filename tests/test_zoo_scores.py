@@ -25,6 +25,9 @@ GOALS = [
     ("sac_mountaincarcontinuous", range(1, 6), 90.0, "mean"),
     ("td3_pendulum", range(1, 6), -180.0, "mean"),
     ("recurrent_ppo_cartpole_novel", range(1, 6), 475.0, "every seed"),
+    ("recurrent_ppo_pendulum_novel", range(1, 6), -250.0, "mean"),
+    ("recurrent_ppo_mountaincarcontinuous_novel", range(1, 4), 85.0, "mean"),
+    ("recurrent_ppg_cartpole_novel", range(1, 6), 475.0, "every seed"),
     ("recurrent_ppo_repeat_previous", range(1, 6), 0.9, "every seed"),
     ("recurrent_ppo_tmaze", range(1, 6), 0.95, "every seed"),
     # The shortest ways there, found by search, are worth 0.969 on average.
