@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.gymnasium_ids import checked_arguments, spec_of
+from rl_training.envs.infos import Asked
 from rl_training.envs.procgen import ACTION_SPACE, OBSERVATION_SPACE, PREFIX, Levels, result_of
-from rl_training.envs.rows import RowStep
+from rl_training.envs.rows import NOTHING, RowStep, joined_info
 
 Array = NDArray[Any]
 
@@ -46,6 +47,11 @@ class NativeProcgen:
         self._limit = limit if limit and limit > 0 else None
         self._pools: list[Any] = [None] * num_envs
         self._lengths = [0] * num_envs
+        self._asked = NOTHING
+
+    def ask(self, asked: Asked) -> None:
+        """See `Rows`; the games take no options of resets, as one by one."""
+        self._asked = asked
 
     def step(self, actions: Array) -> RowStep:
         """See :class:`~rl_training.envs.rows.Rows`."""
@@ -54,11 +60,16 @@ class NativeProcgen:
         results = [result_of(pool.recv()) for pool in self._pools]
         self._lengths = [length + 1 for length in self._lengths]
         over = [self._limit is not None and length >= self._limit for length in self._lengths]
+        terminated = [result.terminated for result in results]
+        truncated = [result.truncated or cut for result, cut in zip(results, over, strict=True)]
+        info = self._asked.info
+        told = [] if info is None else [info.of(result.told()) for result in results]
         return RowStep(
             np.stack([result.observation for result in results]),
             np.array([result.reward for result in results], np.float64),
-            [result.terminated for result in results],
-            [result.truncated or cut for result, cut in zip(results, over, strict=True)],
+            terminated,
+            truncated,
+            info=joined_info(info, told, terminated, truncated),
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:

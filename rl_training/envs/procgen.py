@@ -72,6 +72,10 @@ class Result(NamedTuple):
     level_seed: int
     level_complete: bool
 
+    def told(self) -> dict[str, Any]:
+        """Return the ``info`` of the step."""
+        return {"level_seed": self.level_seed, "level_complete": self.level_complete}
+
 
 class Levels:
     """The levels of one game that episodes are drawn from.
@@ -164,10 +168,7 @@ class ProcgenGame(gymnasium.Env[Any, Any]):
         """Take one of the 15 actions."""
         result = result_of(self._pool.step(np.array([action])))
         self._observation = result.observation
-        return (
-            *result[:4],
-            {"level_seed": result.level_seed, "level_complete": result.level_complete},
-        )
+        return (*result[:4], result.told())
 
     def render(self) -> Any:
         """Return the observation as a picture ``[512, 512, 3]``; EnvPool has no finer one."""

@@ -117,9 +117,10 @@ def _games(information: Sequence[dict[str, Any]]) -> Games:
     return Games.of({key: [each[key] for each in information] for key in GAME_KEYS})
 
 
-def _joined(
+def joined_info(
     info: NamedInfo | None, told: Sequence[dict[str, Array]], *ends: Sequence[Any]
 ) -> dict[str, Array] | None:
+    """Return the named info of all rows after a step, from what each told; None: none is named."""
     return None if info is None else info.join(told, ended=any(map(any, ends)))
 
 
@@ -176,7 +177,7 @@ class LoopedRows:
             terminated,
             truncated,
             _games(information) if self.plays_games else None,
-            _joined(info, told, terminated, truncated),
+            joined_info(info, told, terminated, truncated),
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
@@ -258,7 +259,7 @@ class BatchedRows:
             ended,
             cut,
             Games.of(beside) if self.plays_games else None,
-            _joined(self._asked.info, self._told(beside), ended, cut),
+            joined_info(self._asked.info, self._told(beside), ended, cut),
         )
 
     def _told(self, beside: dict[str, Any]) -> list[dict[str, Array]]:

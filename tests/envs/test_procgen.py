@@ -101,8 +101,8 @@ def test_a_level_completed_in_the_last_step_is_a_termination() -> None:
 
 
 def configuration(vectorization: str = "native", **changes: Any) -> TrainConfig:
-    base = TrainConfig(algo="ppo", env_id=STARPILOT, num_envs=3, seed=5, **changes)
-    return replace_config(base, vectorization=vectorization)
+    base = TrainConfig(algo="ppo", env_id=STARPILOT, num_envs=3, seed=5)
+    return replace_config(base, vectorization=vectorization, **changes)
 
 
 def rollout(config: TrainConfig, steps: int) -> list[Any]:
@@ -118,7 +118,8 @@ def rollout(config: TrainConfig, steps: int) -> list[Any]:
 
 
 def test_native_plays_the_very_episodes_of_sync(envpool: Any) -> None:
-    limit: Any = {"env_kwargs": {"max_episode_steps": 60}}
+    told = ["level_seed", "level_complete"]
+    limit: Any = {"env_kwargs": {"max_episode_steps": 60}, "info_keys": told}
     pairs = zip(
         rollout(configuration("native", **limit), 130),
         rollout(configuration("sync", **limit), 130),
@@ -135,6 +136,8 @@ def test_native_plays_the_very_episodes_of_sync(envpool: Any) -> None:
         assert (one["next", "episode_length"][:, 0] <= 60).all()
         assert (root["is_init"][:, 0] == ended).all()
     assert min(ends.values()) > 0
+    assert one["next", "info", "level_seed"].shape == (3, 1)
+    assert one["next", "info", "level_seed"].unique().numel() == 3
 
 
 def test_an_episode_is_a_function_of_its_seed(envpool: Any) -> None:
