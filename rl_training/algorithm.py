@@ -97,11 +97,16 @@ class Algorithm(AlgorithmCore):
     def __init__(
         self,
         env: Any = None,
-        *,
+        *others: Any,
         config: TrainConfig | None = None,
         networks: Networks | None = None,
         **changes: Any,
     ) -> None:
+        if others:
+            raise UserError(
+                f"{type(self).__name__} takes one thing without a keyword, the environment. There "
+                "is no name of a policy: networks follow from the spaces, hidden_sizes and encoder."
+            )
         super().__init__(env, config=config, networks=networks, **changes)
         if self.config.init_from is not None:
             persistence.warm_start(self)

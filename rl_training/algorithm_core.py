@@ -20,7 +20,7 @@ from rl_training.arguments import resolve_config
 from rl_training.config import TrainConfig
 from rl_training.envs import Normalizer, VectorEnv, make_batched_env, space_to_dict
 from rl_training.envs.flatten import flat_space
-from rl_training.envs.fresh import fresh_source
+from rl_training.envs.fresh import fresh_source, require_fresh
 from rl_training.envs.hybrid import action_map
 from rl_training.envs.layout import layout_of
 from rl_training.envs.masks import require_masks_taken
@@ -268,7 +268,7 @@ class AlgorithmCore(ABC):
 
     def require_fresh_environments(self) -> None:
         """Raise `UserError` when environments like the training ones cannot be made anew."""
-        fresh_source(self.config, self._source)
+        require_fresh(self.config, self._source)
 
     def evaluation_environment(
         self,

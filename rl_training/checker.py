@@ -16,6 +16,7 @@ from rl_training.envs.flatten import flat_space, leaves_of
 from rl_training.envs.hybrid import action_map, is_hybrid
 from rl_training.envs.layout import Layout, Part, layout_of, name_of, observation_kind
 from rl_training.envs.masks import MASK
+from rl_training.envs.parallel import is_parallel_id
 from rl_training.envs.spaces import (
     action_kind,
     observation_dtype,
@@ -124,6 +125,8 @@ def check_env(
         UserError: the environment cannot be made, or it is none.
     """
     env_id = env if isinstance(env, str) else ""
+    if is_parallel_id(env_id):
+        raise UserError(f"{env_id} is an environment of several agents: check-env looks at one.")
     config = TrainConfig(algo="ppo", env_id=env_id, seed=seed, env_kwargs=dict(env_kwargs or {}))
     made = single_env(None if env_id else env, config)
     try:
@@ -162,6 +165,11 @@ def _report(
             violations=[str(error)],
         )
     found = try_out(env, steps=steps, seed=seed)
+    if found.steps and not found.episodes and getattr(env.spec, "max_episode_steps", None) is None:
+        found.note(
+            f"no episode ended in {found.steps} steps and there is no time limit: where none ever "
+            "ends, evaluation does not either; set max_episode_steps"
+        )
     layout = layout_of(observation_space)
     return report(
         observation=[_part_words(part, layout, found) for part in layout.parts],

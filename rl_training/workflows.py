@@ -219,15 +219,14 @@ def resume_checkpoint(
 
 
 def _newest(directory: Path, path: Path) -> checkpoints.LoadedCheckpoint | None:
-    """Return the checkpoint to go on from, the newest intact one unless ``path`` is one; None
-    before the first.
-    """
+    """Return the checkpoint to go on from: ``path`` or the newest intact one; None without any."""
     if path != directory:
         found = checkpoints.resolve_checkpoint(path)
     else:
         try:
             found = checkpoints.latest_intact(directory)
-        except checkpoints.NoCheckpointError:
+        except checkpoints.NoCheckpointError as error:
+            logger.warning("%s", error)
             return None
     loaded = checkpoints.load_checkpoint(found)
     with fitting(f"{found} holds no training state"):

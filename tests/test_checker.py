@@ -208,3 +208,82 @@ def test_the_command_prints_the_report_and_tells_by_its_status(
     assert main(["check-env", "CartPol-v1"]) == 2
     assert main(["check-env", "CartPole-v1", "--steps", "0"]) == 2
     assert main(["check-env"]) == 2
+
+
+class Masked(Anything):
+    """Insists on legal actions; says which they are in one of three ways."""
+
+    def __init__(self, source: str, action_space: Any, counts: list[int]) -> None:
+        inside = {"action_mask": spaces.MultiBinary(sum(counts)), "x": spaces.Box(-1.0, 1.0, (2,))}
+        super().__init__(
+            spaces.Dict(inside) if source == "observation" else inside["x"], action_space
+        )
+        self.source, self.counts = source, counts
+
+    def action_masks(self) -> Any:
+        return self.mask
+
+    def _seen(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        self.mask = np.concatenate([self.np_random.permutation(n) == 0 for n in self.counts])
+        if self.source == "observation":
+            observation = {**observation, "action_mask": self.mask.astype(np.int8)}
+        return observation, {**info, "action_masks": self.mask} if self.source == "info" else info
+
+    def reset(self, **options: Any) -> Any:
+        return self._seen(*super().reset(**options))
+
+    def step(self, action: Any) -> Any:
+        chosen = np.ravel(action) - np.ravel(getattr(self.action_space, "start", 0))
+        starts = np.cumsum([0, *self.counts[:-1]])
+        assert self.mask[starts + chosen].all(), "illegal"
+        observation, reward, *ends, info = super().step(action)
+        observation, info = self._seen(observation, info)
+        return observation, reward, *ends, info
+
+
+@pytest.mark.parametrize("source", ["info", "method", "observation"])
+@pytest.mark.parametrize(
+    ("action_space", "counts"),
+    [
+        (spaces.Discrete(5, start=-1), [5]),
+        (spaces.MultiDiscrete([3, 4], start=[2, 0]), [3, 4]),
+        (spaces.MultiBinary(2), [2, 2]),
+    ],
+)
+def test_an_environment_with_masks_is_tried_out_with_legal_actions(
+    source: str, action_space: Any, counts: list[int]
+) -> None:
+    report = check_env(lambda: Masked(source, copy.deepcopy(action_space), counts), steps=40)
+    assert report.ok, report.violations
+    assert report.tried.startswith("40 steps") and "exact" in report.resume
+
+
+def test_an_environment_without_its_spaces_is_refused_in_one_line() -> None:
+    class Bare(gymnasium.Env[Any, Any]):
+        pass
+
+    with pytest.raises(UserError, match="Bare has no observation_space"):
+        check_env(Bare)
+    with pytest.raises(UserError, match="several agents: check-env looks at one"):
+        check_env("mpe2.simple_spread_v3:parallel_env")
+
+
+def test_an_episode_that_never_ends_is_worth_a_note() -> None:
+    class Endless(Anything):
+        def step(self, action: Any) -> Any:
+            observation, reward, _, _, info = super().step(action)
+            return observation, reward, False, False, info
+
+    report = check_env(lambda: Endless(OBSERVATIONS["Box"], spaces.Discrete(2)), steps=30)
+    assert report.ok and "no episode ended in 30 steps" in report.notes[-1]
+
+
+@pytest.mark.parametrize("answer", [np.array([False, False]), "no", None])
+def test_a_flag_that_is_none_is_a_violation(answer: Any) -> None:
+    class Flags(Anything):
+        def step(self, action: Any) -> Any:
+            observation, reward, _, truncated, info = super().step(action)
+            return observation, reward, answer, truncated, info
+
+    report = check_env(lambda: Flags(OBSERVATIONS["Box"], spaces.Discrete(2)), steps=5)
+    assert any("terminated must be True or False" in each for each in report.violations)

@@ -33,13 +33,18 @@ _STATISTICS = {"NormalizeReward": "return_rms", "NormalizeObservation": "obs_rms
 
 
 def require_usable(env: Any) -> None:
-    """Raise when a wrapper of ``env``, of one environment or of a vector, resets it inside
-    ``step`` or normalises by statistics of its own.
+    """Raise when ``env``, of one environment or of a vector, lacks its spaces, or a wrapper of it
+    resets it inside ``step`` or normalises by statistics of its own.
 
     Raises:
-        UserError: gymnasium's ``Autoreset``, ``NormalizeReward`` or ``NormalizeObservation`` is
-            among the wrappers.
+        UserError: there is no space; gymnasium's ``Autoreset``, ``NormalizeReward`` or
+            ``NormalizeObservation`` is among the wrappers.
     """
+    for name in ("observation_space", "action_space"):
+        if getattr(env, name, None) is None:
+            raise UserError(
+                f"{type(env.unwrapped).__name__} has no {name}: an environment sets it."
+            )
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         if isinstance(layer, gymnasium.wrappers.Autoreset):

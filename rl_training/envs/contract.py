@@ -14,7 +14,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.flatten import leaves_of, named
-from rl_training.envs.masks import MASK
+from rl_training.envs.masks import MASK, OTHER_MASK, LegalChoices, found_mask
+from rl_training.envs.spaces import DISCRETE, ActionMap
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -68,7 +69,7 @@ class _BrokenError(Exception):
 
 
 def try_out(env: Any, *, steps: int, seed: int) -> Findings:
-    """Reset ``env`` and step it with random actions of its action space.
+    """Reset ``env`` and step it with random actions, legal ones where it has masks.
 
     Args:
         env: a gymnasium environment whose spaces are supported.
@@ -87,7 +88,7 @@ def try_out(env: Any, *, steps: int, seed: int) -> Findings:
 
 
 def _same_reset(env: Any, found: Findings, seed: int) -> None:
-    bytes_of = [_bytes(_reset(env, found, seed), env.observation_space) for _ in range(2)]
+    bytes_of = [_bytes(_reset(env, found, seed)[0], env.observation_space) for _ in range(2)]
     if bytes_of[0] != bytes_of[1]:
         found.violation(
             f"two resets with the same seed ({seed}) give different observations: draw from "
@@ -95,7 +96,7 @@ def _same_reset(env: Any, found: Findings, seed: int) -> None:
         )
 
 
-def _reset(env: Any, found: Findings, seed: int) -> Any:
+def _reset(env: Any, found: Findings, seed: int) -> tuple[Any, dict[str, Any]]:
     try:
         result = env.reset(seed=seed)
     except UserError as error:
@@ -112,27 +113,39 @@ def _reset(env: Any, found: Findings, seed: int) -> Any:
         raise _BrokenError
     _look_at_info(result[1], found)
     _look_at_observation(result[0], env.observation_space, "reset", found)
-    return result[0]
+    return result
 
 
 def _play(env: Any, found: Findings, steps: int, seed: int) -> _Trace:
     """Play ``steps`` steps, and return the first episode as far as it went."""
     first = trace = _Trace(seed)
-    trace.seen.append(_bytes(_reset(env, found, seed), env.observation_space))
+    observation, information = _reset(env, found, seed)
+    trace.seen.append(_bytes(observation, env.observation_space))
     for _ in range(steps):
-        action = env.action_space.sample()
-        observation, reward, ended = _step(env, found, action)
+        action = _random_action(env, observation, information)
+        observation, reward, ended, information = _step(env, found, action)
         trace.actions.append(action)
         trace.seen.append(_bytes(observation, env.observation_space) + _reward_bytes(reward))
         found.steps += 1
         if ended:
             found.episodes += 1
             trace = _Trace(seed + found.episodes)
-            _reset(env, found, trace.seed)
+            observation, information = _reset(env, found, trace.seed)
     return first
 
 
-def _step(env: Any, found: Findings, action: Any) -> tuple[Any, Any, bool]:
+def _random_action(env: Any, observation: Any, information: dict[str, Any]) -> Any:
+    space = env.action_space
+    mask = found_mask(env, observation, information)
+    if mask is None or not isinstance(space, DISCRETE):
+        return space.sample()
+    legal, choices = np.asarray(mask) != 0, LegalChoices(space)
+    if legal.shape != (choices.size,) or choices.missing(legal[None]) is not None:
+        return space.sample()
+    return ActionMap(space).to_env(choices.draw(legal, space.np_random)[None])[0]
+
+
+def _step(env: Any, found: Findings, action: Any) -> tuple[Any, Any, bool, dict[str, Any]]:
     try:
         result = env.step(action)
     except Exception as error:
@@ -154,18 +167,18 @@ def _step(env: Any, found: Findings, action: Any) -> tuple[Any, Any, bool]:
     if not isinstance(information, dict):
         found.violation(f"info must be a dict, not {type(information).__name__}")
         raise _BrokenError
-    ended = bool(terminated or truncated)
+    ended = bool(np.any(terminated) or np.any(truncated))
     if not ended:
         _look_at_info(information, found)
-    found.terminated += bool(terminated)
-    found.truncated += bool(truncated and not terminated)
+    found.terminated += bool(np.any(terminated))
+    found.truncated += bool(np.any(truncated) and not np.any(terminated))
     where = "step at an episode's end" if ended else "step"
     _look_at_observation(observation, env.observation_space, where, found)
-    return observation, reward, ended
+    return observation, reward, ended, information
 
 
 def _look_at_info(information: dict[str, Any], found: Findings) -> None:
-    found.mask_in_info |= MASK in information
+    found.mask_in_info |= MASK in information or OTHER_MASK in information
 
 
 def _look_at_reward(reward: Any, found: Findings) -> None:
@@ -250,9 +263,9 @@ def _reward_bytes(reward: Any) -> bytes:
 def _repeats(env: Any, trace: _Trace) -> bool:
     """Play an episode again by its seed and its actions, and say whether it was the same."""
     quiet = Findings()
-    seen = [_bytes(_reset(env, quiet, trace.seed), env.observation_space)]
+    seen = [_bytes(_reset(env, quiet, trace.seed)[0], env.observation_space)]
     for action in trace.actions:
-        observation, reward, _ = _step(env, quiet, action)
+        observation, reward, _, _ = _step(env, quiet, action)
         seen.append(_bytes(observation, env.observation_space) + _reward_bytes(reward))
     return seen == trace.seen
 

@@ -46,6 +46,17 @@ def fresh_source(
     return lambda: VideoRecorder(make(), video)
 
 
+def require_fresh(config: TrainConfig, env: Any) -> None:
+    """Raise where `fresh_source` would, and where evaluation's own arguments do not fit.
+
+    Raises:
+        UserError: before anything is trained.
+    """
+    make = fresh_source(config, env)
+    if config.evaluation.env_kwargs:
+        make().close()
+
+
 def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[], Any]:
     if is_parallel_id(config.env_id if env is None else env):
         env_id = config.env_id if env is None else env

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.answers import plain_flag, plain_reward, require_shapes
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -72,10 +73,11 @@ class NamedInfo:
                     f"env.info_keys: info[{key!r}] is {type(value).__name__}, no number"
                 )
             if array.shape != shape and not (shape == () and array.shape == (1,)):
-                dimensions = ",".join(map(str, array.shape))
+                size = f"[{','.join(map(str, array.shape))}]" if array.shape else ""
+                kind = "an array" if array.shape else "a number"
                 raise ValueError(
                     f"env.info_keys: info[{key!r}] has the shape {array.shape}, not {shape}; "
-                    f"of an array say '{key}[{dimensions}]'"
+                    f"of {kind} say '{key}{size}'"
                 )
             told[key] = array.reshape(shape).astype(np.float32)
         return told
@@ -137,22 +139,30 @@ class Asked(NamedTuple):
                 raise UserError(f"env.{name}: {what} takes none.")
 
 
-class FewInfo:
-    """Steps an environment and leaves of its ``info`` what is read: the named keys, as float32, and
-    the keys ``kept``.
+class PlainStep:
+    """Steps an environment, makes its answer plain (`rl_training.envs.answers`) and leaves of its
+    ``info`` what is read: the named keys, as float32, and the keys ``kept``.
 
-    In a worker: a vector environment makes arrays of all of the rows' infos, and fails where one
-    changes its shape or its kind, and gives all rows the dtype of the first.
+    In a worker: a vector environment makes arrays of all of the rows' answers. It fills those of
+    observations with copies of what is too small, and fails where an info changes its shape or its
+    kind, and gives all rows the dtype of the first.
     """
 
     def __init__(
-        self, step: Callable[[Any], Any], names: Sequence[str], kept: Sequence[str]
+        self,
+        step: Callable[[Any], Any],
+        space: Any,
+        names: Sequence[str],
+        kept: Sequence[str],
     ) -> None:
-        self._step, self._info, self._kept = step, NamedInfo(names), kept
+        self._step, self._space = step, space
+        self._info, self._kept = NamedInfo(names), kept
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step."""
         observation, reward, terminated, truncated, information = self._step(action)
+        require_shapes(observation, self._space)
         kept = {key: information[key] for key in self._kept if key in information}
         told = {**kept, **self._info.of(information)}
-        return observation, reward, terminated, truncated, told
+        flags = plain_flag(terminated, "terminated"), plain_flag(truncated, "truncated")
+        return observation, plain_reward(reward), *flags, told

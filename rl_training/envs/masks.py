@@ -7,7 +7,7 @@ another row's mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -81,6 +81,24 @@ class LegalChoices:
         parts = np.split(mask > 0, self._starts[1:], axis=-1)
         chosen = np.stack([part.argmax(-1) for part in parts], -1).astype(np.int64)
         return chosen.reshape(len(mask), *self._space.shape)
+
+    def draw(self, mask: Array, generator: np.random.Generator) -> Array:
+        """Return a random legal choice of every action, counted from 0, ``[*space.shape]``, of one
+        mask ``[n]`` that has one.
+        """
+        parts = np.split(mask, self._starts[1:])
+        chosen = [generator.choice(np.flatnonzero(part)) for part in parts]
+        return np.array(chosen, np.int64).reshape(self._space.shape)
+
+
+def found_mask(env: Any, observation: Any, information: Mapping[str, Any]) -> Any:
+    """Return the mask that an environment gives, by whichever way; None: it gives none."""
+    for key in (MASK, OTHER_MASK):
+        if key in information:
+            return information[key]
+    if env.has_wrapper_attr(OTHER_MASK):
+        return env.get_wrapper_attr(OTHER_MASK)()
+    return observation.get(MASK) if isinstance(observation, dict) else None
 
 
 class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):

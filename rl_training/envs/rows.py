@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
+from rl_training.envs.answers import PLAIN_FLAGS, plain_flag
 from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
@@ -124,6 +125,18 @@ def joined_info(
     return None if info is None else info.join(told, ended=any(map(any, ends)))
 
 
+def _plain_flags(values: list[Any], name: str) -> list[Any]:
+    if PLAIN_FLAGS.issuperset(map(type, values)):
+        return values
+    plain: list[Any] = []
+    try:
+        for value in values:
+            plain.append(plain_flag(value, name))  # noqa: PERF401  a failure is the next row's
+    except ValueError as error:
+        raise RowError(len(plain)) from error
+    return plain
+
+
 class LoopedRows:
     """Rows of a ``SyncVectorEnv``, in a plain loop over its environments: cheaper than its own
     ``step``.
@@ -166,10 +179,12 @@ class LoopedRows:
                 rewards.append(reward)
                 terminated.append(terminal)
                 truncated.append(limit)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit would end the run as if it were done
             raise RowError(len(observations)) from error
         if self._unchecked:
             self._check(observations, "step")
+        terminated = _plain_flags(terminated, "terminated")
+        truncated = _plain_flags(truncated, "truncated")
         return RowStep(
             self._stack(observations),
             # Some environments return rewards of shape [1].
@@ -186,7 +201,7 @@ class LoopedRows:
         for row, seed in zip(rows, seeds, strict=True):
             try:
                 observation, _ = self._envs[row].reset(seed=seed, options=self._asked.options())
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise RowError(row) from error
             if self._unchecked:
                 self._check([observation], "reset")

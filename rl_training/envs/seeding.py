@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from rl_training.envs.flatten import require_integers
-from rl_training.envs.infos import GAME_KEYS, FewInfo
+from rl_training.envs.infos import GAME_KEYS, PlainStep
 from rl_training.envs.worlds import world_renewer
 
 
@@ -53,7 +53,8 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._tells = info_keys is None
         if info_keys is not None:
             kept = GAME_KEYS if self.plays_games else ()
-            self.step = FewInfo(env.step, info_keys, kept).step  # type: ignore[method-assign]
+            plain = PlainStep(env.step, env.observation_space, info_keys, kept)
+            self.step = plain.step  # type: ignore[method-assign]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

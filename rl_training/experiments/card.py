@@ -6,6 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rl_training.arguments import named_modules
+from rl_training.config import load_config
 from rl_training.config.yaml_text import format_yaml
 from rl_training.errors import UserError
 from rl_training.experiments.compare import RunSummary, read_run
@@ -47,7 +49,7 @@ def card(run: RunSummary) -> str:
         "## Score",
         _score_table(scores) if scores else "It was not evaluated.",
         "## How to use it",
-        _USAGE,
+        _usage(run),
         "## How it was made",
         markdown_table(Table(["", ""], [[name, value] for name, value in _facts(run)])),
         "## Configuration",
@@ -58,18 +60,37 @@ def card(run: RunSummary) -> str:
 
 _USAGE = """\
 ```bash
-rl-training eval RUN --episodes 100
-rl-training resume RUN
+rl-training eval RUN --episodes 100{flag}
+rl-training resume RUN{flag}
 ```
 
 ```python
-from rl_training import predict_checkpoint
-
-action = predict_checkpoint("RUN", observation)
+{python}
 ```
 
 `RUN` is this directory. Checkpoints are safetensors and JSON with a hash for every file: loading
-them runs no code."""
+them runs no code{but}."""
+_PREDICT = """\
+from rl_training import predict_checkpoint
+
+action = predict_checkpoint("RUN", observation{argument})"""
+_REMEMBER = """\
+from rl_training.workflows import load_algorithm
+
+agent, _ = load_algorithm("RUN"{argument})
+policy = agent.stateful_policy()  # it keeps what it remembers; policy.reset() forgets it
+action = policy.predict(observation)"""
+
+
+def _usage(run: RunSummary) -> str:
+    modules = named_modules(load_config(run.path / "config.yaml"))
+    named = ", ".join(f"`{name}`" for name in modules)
+    python = _REMEMBER if str(run.config["algo"]).startswith("recurrent") else _PREDICT
+    return _USAGE.format(
+        flag=" --trust-modules" if modules else "",
+        python=python.format(argument=", trust_modules=True" if modules else ""),
+        but=f" but that of {named}, which the config names" if modules else "",
+    )
 
 
 def _scores(run: RunSummary) -> list[tuple[str, dict[str, Any]]]:

@@ -51,9 +51,11 @@ def export_policy(
 
     Raises:
         UserError: no policy is there, the extra ``export`` is missing, or the place cannot be
-            written.
+            written, or holds something.
     """
     target = Path(output)
+    if target.exists():
+        raise UserError(f"{target} exists already: give another --output, or remove it.")
     if format == "safetensors":
         source = checkpoints.resolve_checkpoint(path, best=best)
         policy = checkpoints.load_policy(source)

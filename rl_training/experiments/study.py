@@ -172,6 +172,11 @@ class Study:
     def _require_same(self) -> None:
         path, planned = self.directory / "study.json", self.description()
         there = read_json(path)
+        if there is None and path.exists():
+            raise UserError(
+                f"{path} is damaged, so what the study's trials were is not known: "
+                "delete the study, or take another --output-dir."
+            )
         if there is not None and there != planned:
             keys = [key for key in planned if there.get(key) != planned[key]]
             raise UserError(

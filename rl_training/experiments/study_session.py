@@ -127,13 +127,21 @@ class StudySession:
         if settings.pruner == "median":
             pruner = optuna.pruners.MedianPruner(n_startup_trials=_FIRST_PRUNED, n_warmup_steps=1)
         path = (self._study.directory / "study.db").resolve()
-        search = optuna.create_study(
-            storage=optuna.storages.RDBStorage(f"sqlite:///{path}"),
-            study_name="study",
-            direction="maximize",
-            load_if_exists=True,
-            pruner=pruner,
-        )
+        from sqlalchemy.exc import SQLAlchemyError  # Optuna brings it
+
+        try:
+            search = optuna.create_study(
+                storage=optuna.storages.RDBStorage(f"sqlite:///{path}"),
+                study_name="study",
+                direction="maximize",
+                load_if_exists=True,
+                pruner=pruner,
+            )
+            search.get_trials(deepcopy=False)
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            raise UserError(
+                f"{path} is damaged: delete it, and trials that are done are run again."
+            ) from error
         own = self._study.own()
         if not search.trials and own is not None:
             search.enqueue_trial(own, user_attrs={"own": True})

@@ -11,9 +11,10 @@ import pytest
 from gymnasium import spaces
 
 from rl_training import PPO
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import make_env
 from rl_training.errors import UserError
+from rl_training.workflows import train
 from tests.envs.scripted import Counter, collect, generator, make_vector
 
 
@@ -121,3 +122,19 @@ def test_a_negative_coefficient(key: str) -> None:
         PPO("CartPole-v1", **negative)
     with pytest.raises(UserError, match=r"algorithm.adam_epsilon must be at most 1\.0, not 1"):
         PPO("CartPole-v1", adam_epsilon=1e9)
+
+
+def test_wrong_arguments_of_evaluation_are_refused_before_training(tmp_path: Path) -> None:
+    config = replace_config(
+        TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=str(tmp_path), num_envs=2),
+        **{"evaluation.env_kwargs": {"zzz": 1}, "total_timesteps": 128, "num_steps": 32},
+    )
+    with pytest.raises(UserError, match="zzz"):
+        train(config)
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_a_policy_by_name_is_refused_with_what_to_write() -> None:
+    several: Any = ("MlpPolicy", "CartPole-v1")  # as Stable-Baselines3 has it
+    with pytest.raises(UserError, match="one thing without a keyword, the environment"):
+        PPO(*several)

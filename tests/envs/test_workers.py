@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from rl_training.envs import make_batched_env
-from rl_training.errors import UserError
+from rl_training.errors import EnvironmentFailedError, UserError
 from tests.envs.scripted import Counter, collect, generator, make_config
 
 
@@ -72,3 +74,71 @@ def test_a_closed_vector_holds_no_descriptors() -> None:
         held.append(environment)  # as a garbage collector that never comes would
         count.append(len(os.listdir("/proc/self/fd")))
     assert count[1] == count[-1]
+
+
+class Answers(Counter):
+    """Answers a step with something else than it should, in one of several ways."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        odd: dict[str, Any] = {
+            "arrays": (observation, np.array([reward]), np.array([terminated]), truncated, info),
+            "shape": (observation[:1], reward, terminated, truncated, info),
+            "scalar": (np.float32(3.0), reward, terminated, truncated, info),
+            "word": (observation, reward, "no", truncated, info),
+            "half": (observation, reward, terminated, 0.5, info),
+            "none": (observation, reward, None, truncated, info),
+            "two": (observation, reward, np.array([False, False]), truncated, info),
+        }
+        return odd[self.what]
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("shape", r"observation of shape \(1,\), its space says \(2,\)"),
+        ("scalar", r"observation of shape \(\), its space says \(2,\)"),
+        ("word", "terminated must be True or False, not 'no'"),
+        ("half", "truncated must be True or False, not 0.5"),
+        ("none", "terminated must be True or False, not None"),
+        ("two", "terminated must be True or False, not array"),
+    ],
+)
+def test_an_odd_answer_is_refused_in_every_process(
+    vectorization: Literal["sync", "async"], what: str, message: str
+) -> None:
+    config = make_config()
+    config.env.vectorization = vectorization
+    env = make_batched_env(config, functools.partial(Answers, what), num_envs=2)
+    with pytest.raises(Exception, match=message):
+        collect(env, 3, generator())
+    env.close()
+
+
+def test_arrays_of_one_are_taken_alike_in_every_process() -> None:
+    taken = []
+    kinds: tuple[Literal["sync"], Literal["async"]] = ("sync", "async")
+    for vectorization in kinds:
+        config = make_config()
+        config.env.vectorization = vectorization
+        env = make_batched_env(config, functools.partial(Answers, "arrays"), num_envs=2)
+        taken.append(collect(env, 12, generator()))
+        env.close()
+    sync, worker = taken
+    assert (sync == worker).all()
+    assert sync["next", "terminated"].any()
+
+
+def test_an_exit_of_an_environment_is_a_failure() -> None:
+    class Leaves(Counter):
+        def step(self, action: Any) -> Any:
+            raise SystemExit(0)
+
+    env = make_batched_env(make_config(), Leaves, num_envs=2)
+    with pytest.raises(EnvironmentFailedError, match="environment 0"):
+        collect(env, 1, generator())

@@ -129,6 +129,8 @@ def test_safetensors_is_a_policy_of_its_own(
     assert capsys.readouterr().out == f"{target}\n"
     given = observations(run, 5)
     np.testing.assert_array_equal(predict_checkpoint(target, given), predict_checkpoint(run, given))
+    assert main(["export", str(run), "--format", "safetensors", "--output", str(target)]) == 2
+    assert f"{target} exists already" in capsys.readouterr().err
 
 
 def test_without_the_extra_it_is_named(

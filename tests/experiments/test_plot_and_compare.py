@@ -9,6 +9,7 @@ import pytest
 
 from rl_training.cli import main
 from rl_training.config import dump_yaml, load_config, replace_config
+from rl_training.experiments.card import card
 from rl_training.experiments.compare import compare, grouped, read_run
 from rl_training.experiments.plots import shared_steps
 
@@ -114,6 +115,16 @@ def test_a_card_says_what_was_measured_and_how_to_load_it(
     (run.parent / "scores.json").unlink()
     assert main(["card", str(run)]) == 0
     assert "It was not evaluated." in (run / "MODEL_CARD.md").read_text("utf-8")
+
+
+def test_a_card_of_code_of_ones_own_and_of_a_memory_says_how_to_load_it(tmp_path: Path) -> None:
+    preset = "recurrent_ppo_tmaze"
+    run = Path(write_run(tmp_path / "run", preset=preset, env_id="my_package:Robot-v0"))
+    (run / "result.json").unlink()
+    text = card(read_run(run))
+    assert "rl-training eval RUN --episodes 100 --trust-modules" in text
+    assert 'load_algorithm("RUN", trust_modules=True)' in text and "stateful_policy()" in text
+    assert "loading\nthem runs no code but that of `my_package`" in text
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,16 @@ def test_another_study_in_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content"), [("study.json", b"{"), ("study.db", b"SQLite format 3\0" + b"?" * 4000)]
+)
+def test_a_damaged_study_is_refused_in_one_line(name: str, content: bytes, tmp_path: Path) -> None:
+    run(study(tmp_path), 1)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name} is damaged"):
+        run(study(tmp_path, seeds=[1, 2, 3]) if name == "study.json" else study(tmp_path), 2)
+
+
+@pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({"seeds": []}, "seeds must be different whole numbers"),

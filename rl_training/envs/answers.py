@@ -1,0 +1,56 @@
+"""What a step answers, made plain: flags that are flags, one number as reward, observations of the
+space's shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rl_training.envs.flatten import leaves_of, named
+
+PLAIN_FLAGS = frozenset({bool, np.bool_})
+
+
+def plain_flag(value: Any, name: str) -> bool:
+    """Return ``terminated`` or ``truncated``, which may be an array with one of them, as a bool.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biu":
+        raise ValueError(f"{name} must be True or False, not {value!r}")
+    return bool(array.reshape(()))
+
+
+def plain_reward(value: Any) -> float:
+    """Return a reward, which may be an array with one number.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        raise ValueError(f"a reward must be one number, not {value!r}")
+    return float(array.reshape(()))
+
+
+def require_shapes(observation: Any, space: Any) -> None:
+    """Raise where an observation, or a part of it, has another shape than its space.
+
+    A worker's memory would be filled with copies of what is too small.
+
+    Raises:
+        ValueError: names the part.
+    """
+    for path, each in leaves_of(space):
+        value = observation
+        for step in path:
+            value = value[step]
+        if np.shape(value) != tuple(each.shape):
+            raise ValueError(
+                f"an environment returned an observation{named(path)} of shape {np.shape(value)}, "
+                f"its space says {tuple(each.shape)}"
+            )
