@@ -105,6 +105,9 @@ def parallel_rows(
             )
     env = make() if first is None else first
     agents = len(env.possible_agents)
+    if not agents:
+        env.close()
+        raise UserError(f"{_name(env)} has no agents.")
     count = config.num_envs if num_envs is None else -(-num_envs // agents) * agents
     if count % agents:
         env.close()
@@ -172,13 +175,17 @@ class ParallelRows:
             for env in self.envs:
                 own = by_row[len(observations) : len(observations) + len(self.agents)]
                 taken = env.step(dict(zip(self.agents, own, strict=True)))
+                answers = [
+                    _of_all(env, self.agents, each, what)
+                    for what, each in zip(_ANSWERS, taken, strict=False)
+                ]
                 _require_common_end(env, self.agents, taken[2], taken[3])
                 if info is not None:
                     told += [info.of(taken[4].get(agent, {})) for agent in self.agents]
-                observations += [taken[0][agent] for agent in self.agents]
-                rewards += [float(taken[1][agent]) for agent in self.agents]
-                for flags, by_agent in zip(ends, taken[2:4], strict=True):
-                    flags += [bool(by_agent[agent]) for agent in self.agents]
+                observations += answers[0]
+                rewards += map(float, answers[1])
+                for flags, own_flags in zip(ends, answers[2:], strict=True):
+                    flags += map(bool, own_flags)
         except Exception as error:
             raise RowError(len(observations)) from error
         return RowStep(
@@ -199,12 +206,12 @@ class ParallelRows:
             env = self.envs[first // count]
             try:
                 seen, _ = env.reset(seed=by_row[first], options=self._asked.options())
-                if list(env.agents) != self.agents:
+                if set(env.agents) != set(self.agents):
                     raise UserError(
                         f"{_name(env)}: an episode began with the agents {env.agents}, not all of "
                         f"{self.agents}."
                     )
-                observations += [seen[agent] for agent in self.agents]
+                observations += _of_all(env, self.agents, seen, _ANSWERS[0])
             except Exception as error:
                 raise RowError(first) from error
         if self._unchecked:
@@ -238,6 +245,23 @@ class ParallelRows:
             env.close()
 
 
+_ANSWERS = ("observations", "rewards", "terminations", "truncations")
+
+
+def _of_all(env: Any, agents: Sequence[str], answer: Any, what: str) -> list[Any]:
+    """Return what an environment answered for each agent, in their order.
+
+    Raises:
+        UserError: names the first agent that is left out.
+    """
+    missing = [agent for agent in agents if agent not in answer]
+    if missing:
+        raise UserError(
+            f"{_name(env)}: its {what} leave out the agent {missing[0]!r}, whose episode goes on."
+        )
+    return [answer[agent] for agent in agents]
+
+
 def _require_common_end(
     env: Any, agents: Sequence[str], terminated: dict[str, Any], truncated: dict[str, Any]
 ) -> None:
@@ -253,7 +277,7 @@ def _require_common_end(
             "that are gone would be no data of the task, so this is not trained on: let all end "
             "together, as supersuit's black_death does."
         )
-    if not over and list(env.agents) != list(agents):
+    if not over and set(env.agents) != set(agents):
         raise UserError(
             f"{_name(env)}: its agents became {env.agents} in the middle of an episode, and "
             f"{list(agents)} began it."

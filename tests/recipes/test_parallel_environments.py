@@ -136,6 +136,49 @@ def test_what_does_not_fit_is_refused_by_name(env: Any, options: Any, message: s
         build(env=env, **options).learn(STEPS)
 
 
+class Forgets(Crowd):
+    """Leaves an agent out of one of a step's answers, whose episode goes on."""
+
+    def __init__(self, answer: int) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        answers = super().step(actions)
+        answers[self.answer].pop("green")
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    list(enumerate(["observations", "rewards", "terminations", "truncations"])),
+)
+def test_an_agent_that_is_left_out_is_named(answer: int, what: str) -> None:
+    with pytest.raises(UserError, match=f"crowd_v0: its {what} leave out the agent 'green'"):
+        build(env=lambda: Forgets(answer)).learn(STEPS)
+
+
+def test_agents_in_another_order_are_the_same_agents() -> None:
+    class Turned(Crowd):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            answer = super().reset(seed, options)
+            self.agents.reverse()
+            return answer
+
+    digests = [digest(build(env=env).learn(STEPS).model.state_dict()) for env in (Crowd, Turned)]
+    assert digests[0] == digests[1]
+
+
+def test_no_agents_at_all_are_refused() -> None:
+    class Empty(Crowd):
+        def __init__(self) -> None:
+            super().__init__()
+            self.possible_agents = []
+
+    with pytest.raises(UserError, match="crowd_v0 has no agents"):
+        build(env=Empty)
+
+
 def test_a_failure_names_the_first_row_of_its_environment() -> None:
     algorithm = build(env=lambda: Crowd(raises=episode_seed(1, 3, 1)))
     envs = algorithm.environment.vector.envs
