@@ -204,8 +204,9 @@ class Episodes:
                 f"in environment {row}, step {steps[row]} of episode {self.indices[row]} "
                 f"(reset seed {seed})"
             )
+        told = " ".join(str(cause).split())
         raise EnvironmentFailedError(
-            f"{self.name} failed {where}: {type(cause).__name__}: {cause}"
+            f"{self.name} failed {where}: {type(cause).__name__}: {told}"
         ) from cause
 
     def state_dict(self) -> dict[str, Any]:

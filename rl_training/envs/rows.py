@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
-from rl_training.envs.answers import PLAIN_FLAGS, plain_flag
+from rl_training.envs.answers import PLAIN_FLAGS, plain_flag, plain_reward, require_shapes
 from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
@@ -125,6 +125,16 @@ def joined_info(
     return None if info is None else info.join(told, ended=any(map(any, ends)))
 
 
+def _name_the_row(values: Sequence[Any], check: Callable[[Any], object]) -> None:
+    """Raise `RowError` for the first of the ``values`` that ``check`` refuses, if there is one."""
+    row = 0
+    try:
+        for row, value in enumerate(values):  # noqa: B007  for the error
+            check(value)
+    except Exception as error:
+        raise RowError(row) from error
+
+
 def _plain_flags(values: list[Any], name: str) -> list[Any]:
     if PLAIN_FLAGS.issuperset(map(type, values)):
         return values
@@ -186,14 +196,28 @@ class LoopedRows:
         terminated = _plain_flags(terminated, "terminated")
         truncated = _plain_flags(truncated, "truncated")
         return RowStep(
-            self._stack(observations),
+            self._stacked(observations),
             # Some environments return rewards of shape [1].
-            np.array(rewards, np.float64).reshape(self.num_envs),
+            self._numbers(rewards),
             terminated,
             truncated,
             _games(information) if self.plays_games else None,
             joined_info(info, told, terminated, truncated),
         )
+
+    def _stacked(self, observations: list[Any]) -> Array:
+        try:
+            return self._stack(observations)
+        except (ValueError, TypeError):
+            _name_the_row(observations, lambda each: require_shapes(each, self._space))
+            raise
+
+    def _numbers(self, rewards: list[Any]) -> Array:
+        try:
+            return np.array(rewards, np.float64).reshape(self.num_envs)
+        except (ValueError, TypeError):
+            _name_the_row(rewards, plain_reward)
+            raise
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
         """See :class:`Rows`."""

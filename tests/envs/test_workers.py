@@ -93,6 +93,7 @@ class Answers(Counter):
             "half": (observation, reward, terminated, 0.5, info),
             "none": (observation, reward, None, truncated, info),
             "two": (observation, reward, np.array([False, False]), truncated, info),
+            "pair": (observation, np.array([1.0, 2.0]), terminated, truncated, info),
         }
         return odd[self.what]
 
@@ -107,6 +108,7 @@ class Answers(Counter):
         ("half", "truncated must be True or False, not 0.5"),
         ("none", "terminated must be True or False, not None"),
         ("two", "terminated must be True or False, not array"),
+        ("pair", "a reward must be one number, not array"),
     ],
 )
 def test_an_odd_answer_is_refused_in_every_process(
@@ -115,7 +117,7 @@ def test_an_odd_answer_is_refused_in_every_process(
     config = make_config()
     config.env.vectorization = vectorization
     env = make_batched_env(config, functools.partial(Answers, what), num_envs=2)
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(EnvironmentFailedError, match=f"in environment [01], step .*{message}"):
         collect(env, 3, generator())
     env.close()
 
