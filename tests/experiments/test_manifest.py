@@ -40,7 +40,7 @@ def test_the_walk_finds_manifests_and_presets() -> None:
     assert {"classic", "box2d", "cartpole", "atari"} <= set(MANIFESTS)
     assert len(ENTRIES) > 20
     algorithms = {load_config(preset).algo for preset in MANIFESTS["classic"].presets}
-    assert algorithms == {"ppo", "ppg", "dqn", "sac", "td3", "recurrent_ppo"}
+    assert algorithms == {"ppo", "ppg", "dqn", "sac", "td3", "recurrent_ppo", "recurrent_ppg"}
 
 
 @pytest.mark.parametrize(("name", "preset"), ENTRIES)
