@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> Result:
         "inference_seconds": parts.get("forward", 0.0),
         **(
             {}
-            if "hidden_sizes" not in workload.settings
+            if workload.on_policy or "hidden_sizes" not in workload.settings
             else gradient_step_facts(algorithm, workload, steps, parts)
         ),
     }
