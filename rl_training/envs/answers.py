@@ -19,6 +19,8 @@ def plain_flag(value: Any, name: str) -> bool:
     Raises:
         ValueError: it is something else.
     """
+    if type(value) is bool:
+        return value
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biu":
         raise ValueError(f"{name} must be True or False, not {value!r}")
@@ -31,6 +33,8 @@ def plain_reward(value: Any) -> float:
     Raises:
         ValueError: it is something else.
     """
+    if type(value) is float:
+        return value
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "fiub":
         raise ValueError(f"a reward must be one number, not {value!r}")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.envs.answers import plain_flag, plain_reward
 from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import Asked
-from rl_training.envs.rows import NOTHING, RowError, RowStep
+from rl_training.envs.rows import NOTHING, RowError, RowStep, joined_info
 from rl_training.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -183,16 +184,16 @@ class ParallelRows:
                 if info is not None:
                     told += [info.of(taken[4].get(agent, {})) for agent in self.agents]
                 observations += answers[0]
-                rewards += map(float, answers[1])
-                for flags, own_flags in zip(ends, answers[2:], strict=True):
-                    flags += map(bool, own_flags)
+                rewards += map(plain_reward, answers[1])
+                ends[0].extend(plain_flag(each, "terminated") for each in answers[2])
+                ends[1].extend(plain_flag(each, "truncated") for each in answers[3])
         except Exception as error:
             raise RowError(len(observations)) from error
         return RowStep(
             self._stack(observations),
             np.array(rewards, np.float64),
             *ends,
-            info=None if info is None else info.join(told, ended=any(map(any, ends))),
+            info=joined_info(info, told, *ends),
         )
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:

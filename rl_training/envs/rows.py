@@ -138,13 +138,8 @@ def _name_the_row(values: Sequence[Any], check: Callable[[Any], object]) -> None
 def _plain_flags(values: list[Any], name: str) -> list[Any]:
     if PLAIN_FLAGS.issuperset(map(type, values)):
         return values
-    plain: list[Any] = []
-    try:
-        for value in values:
-            plain.append(plain_flag(value, name))  # noqa: PERF401  a failure is the next row's
-    except ValueError as error:
-        raise RowError(len(plain)) from error
-    return plain
+    _name_the_row(values, lambda value: plain_flag(value, name))
+    return [plain_flag(value, name) for value in values]
 
 
 class LoopedRows:
