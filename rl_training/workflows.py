@@ -15,8 +15,8 @@ from rl_training.arguments import require_trusted_modules
 from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
-from rl_training.evaluation import evaluate, require_recordable
-from rl_training.loop import TrainingLoop, require_evaluable
+from rl_training.evaluation import evaluate, require_evaluable, require_recordable
+from rl_training.loop import TrainingLoop
 from rl_training.registry import algorithm_class
 from rl_training.resume_point import (
     budget_of,

@@ -1,13 +1,19 @@
-"""How far training is: a live line on a terminal, a plain line now and then elsewhere."""
+"""What is shown of training: what it begins with, and how far it is, in a live line on a terminal,
+in a plain line now and then elsewhere.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from rl_training.config.groups import ATARI_TAG
 from rl_training.runtime.callbacks import Callback, TrainContext
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
 
 RETURN_METRIC = "train/return_mean"
 """The metric shown as return: the mean of the last 100 episodes, by the loop's naming."""
@@ -106,3 +112,35 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Announced(Protocol):
+    """What an announcement is of: an algorithm."""
+
+    config: TrainConfig
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Environment steps of an iteration."""
+
+    def describe(self) -> list[str]:
+        """Return lines on its parts."""
+
+
+def announce(algorithm: Announced, total_timesteps: int) -> None:
+    """Print to standard error what is worth knowing before training starts."""
+    config, lines = algorithm.config, algorithm.describe()
+    if config.env.atari.enabled:
+        tagged = " by the tag 'atari'" if ATARI_TAG in config.tags else ""
+        lines.append(f"env.atari is on{tagged}: the standard pipeline of Atari games")
+    if config.compile:
+        lines.append("compiling in the first iteration: up to a minute")
+    frames = algorithm.frames_per_batch
+    rounded = -(-total_timesteps // frames) * frames
+    if rounded != total_timesteps:
+        lines.append(
+            f"{total_timesteps:,} steps are not a multiple of the {frames:,} "
+            f"per iteration: {rounded:,} will be done"
+        )
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
