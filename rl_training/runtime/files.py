@@ -9,8 +9,20 @@ import contextlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from rl_training.errors import UserError
+
+
+@contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Turn a refusal of the disk, a full one for instance, into a `UserError` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def write_durable(path: Path, data: bytes) -> None:
