@@ -24,7 +24,7 @@ from rl_training.envs.spaces import (
     require_taken,
     space_to_dict,
 )
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.models.cnn import natural_encoder
 from rl_training.models.parts import chosen_encoder, image_words
 from rl_training.registry import ACTION_MASKS, ACTION_SPACES, sees
@@ -207,7 +207,7 @@ def refusal(name: str, observation_space: Any, action_space: Any) -> str | None:
 
 def _short(space: Any) -> str:
     """Return a space on one line; one of many bounds without them."""
-    text = " ".join(str(space).split())
+    text = one_line(space)
     if len(text) <= _LONGEST or not hasattr(space, "low"):
         return text
     return f"Box of shape {space.shape}, {space.dtype}, with bounds of its own for each number"

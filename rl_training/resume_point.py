@@ -4,7 +4,6 @@ anything is left to do.
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rl_training.errors import UserError
 from rl_training.registry import algorithm_class
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.checks import fitting, require_counter, whole_number
+from rl_training.runtime.files import read_json
 from rl_training.runtime.run import Run
 
 logger = logging.getLogger(__name__)
@@ -105,13 +105,7 @@ def is_at_its_end(run: Run, loaded: checkpoints.LoadedCheckpoint, budget: int) -
     its last checkpoint and its result is not.
     """
     step = loaded.manifest["step"]
-    if run.status != "finished" or step != _last_step(run):
+    result = read_json(run.directory / "result.json") or {}
+    if run.status != "finished" or step != result.get("global_step"):
         return False
     return bool(step >= budget or budget <= run.config.total_timesteps)
-
-
-def _last_step(run: Run) -> Any:
-    try:
-        return json.loads((run.directory / "result.json").read_bytes())["global_step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

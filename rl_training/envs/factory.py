@@ -38,7 +38,7 @@ from rl_training.envs.parallel import (
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
 from rl_training.envs.workers import close_vector, start_workers
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.registry import import_object
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _wrapped(env: Environment, name: str) -> Environment:
     try:
         return wrapper(env)
     except (TypeError, AttributeError, AssertionError, KeyError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UserError(f"env.wrappers: {name} does not go around {env}: {reason}") from error
 
 

@@ -21,6 +21,7 @@ from rl_training.envs.normalize import EPSILON, ObservationNormalizer
 from rl_training.errors import UserError
 from rl_training.models.lstm import MEMORY
 from rl_training.runtime import checkpoint as checkpoints
+from rl_training.runtime.files import writing_to
 from rl_training.version import __version__
 from rl_training.workflows import load_algorithm
 
@@ -64,11 +65,9 @@ def export_policy(
     _require_onnx()
     algorithm, _ = load_algorithm(Path(path), best=best, trust_modules=trust_modules)
     program = to_onnx(algorithm)
-    try:
+    with writing_to(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         program.save(str(target))
-    except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror or error}.") from error
     return target
 
 

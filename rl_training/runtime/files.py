@@ -1,4 +1,5 @@
-"""Files that survive a crash: written beside, flushed to the disk, then renamed.
+"""Files that survive a crash: written beside, flushed to the disk, then renamed. Small ones read,
+whatever became of them.
 
 The directory's entry is flushed as well.
 """
@@ -18,7 +19,7 @@ from rl_training.errors import UserError
 
 @contextlib.contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turn a refusal of the disk, a full one for instance, into a `UserError` that names ``path``."""
+    """Turn a refusal of the disk, such as a full one's, into a `UserError` that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -80,3 +81,12 @@ def json_bytes(value: Any, *, indent: int | None = 2, sort_keys: bool = False) -
 def write_json(path: Path, value: Any) -> None:
     """Replace ``path`` by ``value`` as readable JSON, in one step."""
     replace_durable(path, json_bytes(value))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file; None where there is none, or none that can be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -4,7 +4,6 @@ come from a stranger.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -12,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from rl_training.runtime.files import read_json
 from rl_training.runtime.versions import git_commit, library_versions, machine
 
 logger = logging.getLogger(__name__)
@@ -56,11 +56,8 @@ def require_log_state(state: Any) -> None:
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Return the content of ``metadata.json``; empty, with a warning, when it cannot be read."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):
+    content = read_json(path)
+    if content is None:
         logger.warning("%s cannot be read; it is written anew when the run goes on.", path)
         return {}
     return content
