@@ -20,7 +20,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_training.config import TrainConfig, require
+from rl_training.config import Hyperparameters, TrainConfig, require
 from rl_training.data.recurrent_rollout_buffer import (
     RecurrentRolloutBuffer,
     padded,
@@ -50,7 +50,7 @@ _AT_MOST = {"memory_size": 65_536, "memory_layers": 64}
 
 
 @dataclass(kw_only=True)
-class MemoryConfig:
+class MemoryConfig(Hyperparameters):
     """What a policy remembers with, and how its sequences are trained on."""
 
     memory: MemoryKind = "lstm"
@@ -81,12 +81,12 @@ class MemoryConfig:
     def validate_memory(self, config: TrainConfig) -> None:
         """Refuse what no policy can remember with, or no sequence be cut by."""
         for key, most in _AT_MOST.items():
-            self._require_memory(1 <= getattr(self, key) <= most, key, f"lie in [1, {most}]")
+            self._require(1 <= getattr(self, key) <= most, key, f"lie in [1, {most}]")
         sizes = self.output_sizes
-        self._require_memory(all(size >= 1 for size in sizes), "output_sizes", "be positive")
+        self._require(all(size >= 1 for size in sizes), "output_sizes", "be positive")
         steps = config.algorithm.num_steps
         length = steps if self.sequence_length is None else self.sequence_length
-        self._require_memory(
+        self._require(
             1 <= length <= steps and steps % length == 0,
             "sequence_length",
             f"divide num_steps, {steps}",
@@ -98,23 +98,20 @@ class MemoryConfig:
             f"must be a multiple of the sequence length, {length}, not {size}",
         )
         most = length if length < steps else 0
-        self._require_memory(
+        self._require(
             0 <= self.burn_in <= most,
             "burn_in",
             f"lie in [0, {most}]: sequences are of {length} steps, and whole rollouts have nothing "
             "before them",
         )
-        self._require_memory(
+        self._require(
             not (self.refresh_state and self.burn_in), "burn_in", "be 0 with refresh_state"
         )
-        self._require_memory(
+        self._require(
             not (self.previous_reward and config.env.normalize_reward),
             "previous_reward",
             "be false with env.normalize_reward: evaluation has other rewards than training",
         )
-
-    def _require_memory(self, holds: bool, key: str, what: str) -> None:
-        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")
 
 
 @dataclass(kw_only=True)

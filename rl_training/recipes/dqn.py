@@ -84,17 +84,15 @@ class DQNConfig(OffPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        self._require(self.target_update_interval >= 1, "target_update_interval", "be at least 1")
+        self._require_at_least_one("target_update_interval")
         self._require(0 < self.tau <= 1, "tau", "lie in (0, 1]")
-        for key in ("exploration_initial", "exploration_final", "exploration_fraction"):
-            self._require(0 <= getattr(self, key) <= 1, key, "lie in [0, 1]")
-        for key in ("priority_exponent", "importance_exponent"):
-            self._require(0 <= getattr(self, key) <= 1, key, "lie in [0, 1]")
+        self._require_share("exploration_initial", "exploration_final", "exploration_fraction")
+        self._require_share("priority_exponent", "importance_exponent")
         self._require(self.num_atoms >= 2, "num_atoms", "be at least 2")
         self._require(
             self.value_min < self.value_max, "value_max", f"be above value_min {self.value_min}"
         )
-        self._require(self.noisy_std > 0, "noisy_std", "be positive")
+        self._require_positive("noisy_std")
 
     def resolved(self) -> DQNConfig:
         """Return the config with what ``rainbow`` stands for."""

@@ -97,10 +97,9 @@ class PPGConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        at_least_one = ("policy_iterations", "policy_epochs", "value_epochs")
-        parts = ("policy_accumulation", "auxiliary_accumulation")
-        for key in (*at_least_one, "auxiliary_minibatches", *parts):
-            self._require(getattr(self, key) >= 1, key, "be at least 1")
+        self._require_at_least_one("policy_iterations", "policy_epochs", "value_epochs")
+        self._require_at_least_one("auxiliary_minibatches")
+        self._require_at_least_one("policy_accumulation", "auxiliary_accumulation")
         for key in ("auxiliary_iterations", "auxiliary_steps"):
             value = getattr(self, key)
             self._require(value is None or value >= 1, key, "be at least 1, or null")
@@ -109,9 +108,9 @@ class PPGConfig(ClippedPolicyConfig):
             "algorithm.policy_accumulation",
             "must be 1 with normalize_advantage 'minibatch': parts have other means",
         )
-        for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
-            self._require(getattr(self, key) >= 0, key, "not be negative")
-        self._require(self.auxiliary_learning_rate > 0, "auxiliary_learning_rate", "be positive")
+        self._require_not_negative("auxiliary_epochs", "clone_coefficient")
+        self._require_not_negative("true_value_coefficient")
+        self._require_positive("auxiliary_learning_rate")
         rows = self.phase_iterations * config.num_envs
         most, what = rows * self.num_steps, "samples"
         if self.whole_sequences:

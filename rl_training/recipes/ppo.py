@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_training.algorithm import Algorithm
-from rl_training.config import TrainConfig, require
+from rl_training.config import Hyperparameters, TrainConfig
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
 from rl_training.envs import observed_dtype, space_to_dict
 from rl_training.envs.hybrid import require_continuous
@@ -50,7 +50,7 @@ _AT_MOST: dict[str, float] = {
 
 
 @dataclass(kw_only=True)
-class ClippedPolicyConfig:
+class ClippedPolicyConfig(Hyperparameters):
     """What PPO and the policy phase of PPG have in common."""
 
     learning_rate: float = 3e-4
@@ -96,18 +96,11 @@ class ClippedPolicyConfig:
 
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
-        for key in ("learning_rate", "num_steps", "clip_epsilon", "adam_epsilon"):
-            self._require(getattr(self, key) > 0, key, "be positive")
-        for key, most in _AT_MOST.items():
-            if hasattr(self, key):  # some are those of PPG
-                self._require(abs(getattr(self, key)) <= most, key, f"be at most {most:,}")
-        for key in ("entropy_coefficient", "value_coefficient"):
-            self._require(getattr(self, key) >= 0, key, "not be negative")
-        for key in ("max_gradient_norm", "value_clip_epsilon", "target_kl"):
-            value = getattr(self, key)
-            self._require(value is None or value > 0, key, "be positive or null")
-        for key in ("discount", "gae_lambda"):
-            self._require(0 <= getattr(self, key) <= 1, key, "lie in [0, 1]")
+        self._require_positive("learning_rate", "num_steps", "clip_epsilon", "adam_epsilon")
+        self._require_at_most(_AT_MOST)
+        self._require_not_negative("entropy_coefficient", "value_coefficient")
+        self._require_positive_or_null("max_gradient_norm", "value_clip_epsilon", "target_kl")
+        self._require_share("discount", "gae_lambda")
         batch = self.num_steps * config.num_envs
         self._require(
             2 <= self.minibatch_size <= batch,
@@ -116,9 +109,6 @@ class ClippedPolicyConfig:
         )
         interval = self.gsde_resample_interval
         self._require(interval == -1 or interval > 0, "gsde_resample_interval", "be -1 or positive")
-
-    def _require(self, holds: bool, key: str, what: str) -> None:
-        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")
 
 
 @dataclass(kw_only=True)
@@ -133,7 +123,7 @@ class PPOConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        self._require(self.num_epochs >= 1, "num_epochs", "be at least 1")
+        self._require_at_least_one("num_epochs")
 
 
 class PPO(Algorithm):
