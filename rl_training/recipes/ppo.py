@@ -241,9 +241,15 @@ class PPO(OnPolicyAlgorithm):
     ) -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
         """Yield samples, and which of them a gradient step is on, over shuffled passes."""
         count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
+        draws = self.generators["minibatch"]
         for _ in range(epochs):
-            for indices in shuffled_indices(count, size, generator=self.generators["minibatch"]):
+            for indices in shuffled_indices(count, size, unit=self._unit, generator=draws):
                 yield samples, indices
+
+    @property
+    def _unit(self) -> int:
+        """Samples, steps of an environment, that minibatches are drawn in."""
+        return 1
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self._run_epochs(self._step, samples, self.config.algorithm.num_epochs)
