@@ -15,7 +15,7 @@ from rl_training.envs.factory import make_env, single_env
 from rl_training.envs.flatten import flat_space, leaves_of
 from rl_training.envs.hybrid import action_map, is_hybrid
 from rl_training.envs.layout import Layout, Part, layout_of, name_of, observation_kind
-from rl_training.envs.masks import MASK
+from rl_training.envs.masks import MASK, METHOD
 from rl_training.envs.parallel import is_parallel_id
 from rl_training.envs.spaces import (
     action_kind,
@@ -278,8 +278,8 @@ def _mask_words(env: Env[Any, Any], found: Findings) -> str:
     sources = []
     if found.mask_in_info:
         sources.append(("info", f"info[{MASK!r}]"))
-    if env.has_wrapper_attr("action_masks"):
-        sources.append(("method", "action_masks()"))
+    if env.has_wrapper_attr(METHOD):
+        sources.append(("method", f"{METHOD}()"))
     if MASK in getattr(env.observation_space, "spaces", {}):
         sources.append(("observation", f"the observation's key {MASK!r}"))
     if not sources:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.flatten import leaves_of, named
-from rl_training.envs.masks import MASK, OTHER_MASK, LegalChoices, found_mask
+from rl_training.envs.masks import LegalChoices, found_mask, mask_in
 from rl_training.envs.spaces import DISCRETE, ActionMap
 from rl_training.errors import UserError, one_line
 
@@ -178,7 +178,7 @@ def _step(env: Any, found: Findings, action: Any) -> tuple[Any, Any, bool, dict[
 
 
 def _look_at_info(information: dict[str, Any], found: Findings) -> None:
-    found.mask_in_info |= MASK in information or OTHER_MASK in information
+    found.mask_in_info |= mask_in(information) is not None
 
 
 def _look_at_reward(reward: Any, found: Findings) -> None:

@@ -26,6 +26,8 @@ MASK, OBSERVATION = "action_mask", "observation"
 """Keys of the observation that `ActionMasks` makes."""
 OTHER_MASK = "action_masks"
 """The other key of an ``info`` that a mask may stand under."""
+METHOD = "action_masks"
+"""The method that an environment may say its mask by."""
 _DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -91,13 +93,19 @@ class LegalChoices:
         return np.array(chosen, np.int64).reshape(self._space.shape)
 
 
+def mask_in(information: Mapping[str, Any]) -> Any:
+    """Return the mask in an ``info``, under either of its keys; None: there is none."""
+    mask = information.get(MASK)
+    return information.get(OTHER_MASK) if mask is None else mask
+
+
 def found_mask(env: Any, observation: Any, information: Mapping[str, Any]) -> Any:
     """Return the mask that an environment gives, by whichever way; None: it gives none."""
-    for key in (MASK, OTHER_MASK):
-        if key in information:
-            return information[key]
-    if env.has_wrapper_attr(OTHER_MASK):
-        return env.get_wrapper_attr(OTHER_MASK)()
+    mask = mask_in(information)
+    if mask is not None:
+        return mask
+    if env.has_wrapper_attr(METHOD):
+        return env.get_wrapper_attr(METHOD)()
     return observation.get(MASK) if isinstance(observation, dict) else None
 
 
@@ -121,9 +129,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._count = sum(choice_counts(env.action_space))
         self._method: Callable[[], Any] | None = None
         if source == "method":
-            if not env.has_wrapper_attr("action_masks"):
-                raise UserError(f"env.action_masks is 'method', and {env} has no action_masks().")
-            self._method = env.get_wrapper_attr("action_masks")
+            if not env.has_wrapper_attr(METHOD):
+                raise UserError(f"env.action_masks is 'method', and {env} has no {METHOD}().")
+            self._method = env.get_wrapper_attr(METHOD)
         if source == "observation":
             require_mask(env.observation_space, env.action_space)
             # The wrapped method itself: a step costs no extra call.
@@ -151,9 +159,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._method is not None:
             mask = self._method()
         else:
-            mask = information.get(MASK)
+            mask = mask_in(information)
             if mask is None:
-                mask = self._other(information, over)
+                mask = self._unsaid(over)
         legal = np.asarray(mask)
         if legal.shape != (self._count,):
             raise UserError(
@@ -162,10 +170,7 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         bits = legal if legal.dtype.char in "?b" else legal != 0  # bool and int8 as they are
         return {MASK: bits, OBSERVATION: observation}
 
-    def _other(self, information: dict[str, Any], over: Any) -> Any:
-        mask = information.get(OTHER_MASK)
-        if mask is not None:
-            return mask
+    def _unsaid(self, over: Any) -> Any:
         if over:
             return np.ones(self._count)  # nobody acts on it
         raise UserError(f"env.action_masks is 'info', and {self.env}'s info has no {MASK!r}.")
