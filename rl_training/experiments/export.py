@@ -19,6 +19,7 @@ from rl_training.envs.hybrid import is_hybrid
 from rl_training.envs.masks import mask_columns
 from rl_training.envs.normalize import EPSILON, ObservationNormalizer
 from rl_training.errors import UserError
+from rl_training.models.carried_state import zeroed_where
 from rl_training.models.lstm import MEMORY
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.files import writing_to
@@ -114,10 +115,7 @@ class ExportedMemoryPolicy(ExportedPolicy):
             episode_start: bool ``[N]``: whose episode begins.
         """
         model: Any = self._algorithm.modules["model"]
-        kept = torch.logical_not(episode_start)
-        before = {
-            key: value * kept.reshape(-1, *[1] * (value.ndim - 1)) for key, value in carried.items()
-        }
+        before = zeroed_where(carried, episode_start)
         action, _, _, after = model.act(
             self._normalize(observation),
             before[MEMORY],
