@@ -108,6 +108,23 @@ def test_masks_stand_beside_images(name: str, source: str, tmp_path: Path) -> No
     algorithm.close()
 
 
+@pytest.mark.parametrize("image", [False, True])
+@pytest.mark.parametrize("source", ["info", "observation"])
+def test_normalisation_leaves_masks_as_they_are(source: str, image: bool, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"feature_size": 8} if image else {}
+    algorithm = check_cell(
+        "ppo", source, "Discrete", tmp_path, image=image, normalize_observation=True, **options
+    )
+    batch = next(iter(copy.copy(algorithm).collector()))
+    mask = algorithm.model.encoder.columns.of(batch["observation"])
+    assert set(mask.unique().tolist()) == {0.0, 1.0}
+    if not image:
+        rest = set(range(batch["observation"].shape[-1])) - set(range(mask.shape[-1]))
+        place = batch["observation"][..., sorted(rest)]
+        assert place.abs().max() > 1.2  # of a deviation of 1, not 0.58
+    algorithm.close()
+
+
 @pytest.mark.parametrize("kind", ["MultiDiscrete", "MultiBinary"])
 def test_masks_of_several_actions_stand_beside_images(kind: str, tmp_path: Path) -> None:
     check_cell("ppo", "info", kind, tmp_path, image=True, feature_size=8).close()
@@ -203,11 +220,6 @@ def test_algorithms_without_masks_refuse_them(name: str) -> None:
         ("CartPole-v1", {"action_masks": "method"}, r"has no action_masks\(\)"),
         ("CartPole-v1", {"action_masks": "observation"}, "need a key 'action_mask'"),
         ("CartPole-v1", {"action_masks": "always"}, "action_masks"),
-        (
-            lambda: Masked("info"),
-            {"action_masks": "info", "normalize_observation": True},
-            "cannot be normalised",
-        ),
     ],
 )
 def test_masks_that_are_not_there_are_named(env: Any, options: Any, message: str) -> None:
