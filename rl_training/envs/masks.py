@@ -8,14 +8,17 @@ another row's mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
-from rl_training.envs.flatten import Flattening, choices
+from rl_training.envs.flatten import FLOAT_BYTES, Flattening, choices
 from rl_training.envs.rows import RowError
 from rl_training.envs.spaces import require_taken
 from rl_training.errors import UserError
@@ -214,7 +217,41 @@ def require_mask(observation_space: Any, action_space: Any) -> None:
         )
 
 
-def mask_columns(observation_space: Any, action_space: Any) -> slice:
+@dataclass(frozen=True)
+class MaskColumns:
+    """Where the mask stands in observation vectors ``[*batch, size]``.
+
+    Args:
+        columns: among the vector's numbers.
+        packed: whether it is a vector of bytes; see `rl_training.envs.flatten.Flattening`.
+    """
+
+    columns: slice
+    packed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Of a mask, n."""
+        return int(self.columns.stop - self.columns.start)
+
+    @property
+    def _stored(self) -> slice:
+        if not self.packed:
+            return self.columns
+        return slice(self.columns.start * FLOAT_BYTES, self.columns.stop * FLOAT_BYTES)
+
+    def of(self, observation: Tensor) -> Tensor:
+        """Return the masks ``[*batch, n]``, numbers."""
+        mask = observation[..., self._stored]
+        return mask.view(torch.float32) if self.packed else mask
+
+    def of_array(self, observation: Array) -> Array:
+        """Return the same of a NumPy array."""
+        mask = observation[..., self._stored]
+        return mask.view(np.float32) if self.packed else mask
+
+
+def mask_columns(observation_space: Any, action_space: Any) -> MaskColumns:
     """Return where the mask stands in the vector that observations are flattened to.
 
     Raises:
@@ -222,9 +259,7 @@ def mask_columns(observation_space: Any, action_space: Any) -> slice:
     """
     require_mask(observation_space, action_space)
     flattening = Flattening(observation_space)
-    if flattening.packed:
-        raise UserError("env.action_masks: masks do not go with images yet.")
-    return flattening.columns((MASK,))
+    return MaskColumns(flattening.columns((MASK,)), flattening.packed)
 
 
 class ObservedMasks:
@@ -244,7 +279,7 @@ class ObservedMasks:
 
     def legal_actions(self, observation: Array) -> Array:
         """Return a legal action for every row, counted from 0, ``[N, *act]``."""
-        return self._choices.first(observation[:, self._columns])
+        return self._choices.first(self._columns.of_array(observation))
 
     def require(
         self, observation: Array, rows: Sequence[int], over: Sequence[Sequence[Any]] = ()
@@ -252,7 +287,7 @@ class ObservedMasks:
         """Raise `RowError` where no action is legal in one of the observations, ``[len(rows),
         size]``, of ``rows``, and neither of the flags ``over`` says that its episode is.
         """
-        masks = observation[:, self._columns]
+        masks = self._columns.of_array(observation)
         if self._choices.missing(masks) is None:
             return
         for index, row in enumerate(rows):

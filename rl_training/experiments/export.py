@@ -237,5 +237,5 @@ def _mask_place(algorithm: Algorithm) -> dict[str, str]:
     """Return where the mask of legal actions stands in an observation."""
     if algorithm.config.env.action_masks == "off":
         return {}
-    columns = mask_columns(algorithm.raw_observation_space, algorithm.action_space)
+    columns = mask_columns(algorithm.raw_observation_space, algorithm.action_space).columns
     return {"action_mask_columns": f"{columns.start}:{columns.stop}"}

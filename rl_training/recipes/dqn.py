@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.envs.masks import mask_columns
+from rl_training.envs.masks import MaskColumns, mask_columns
 from rl_training.losses import dqn as losses
 from rl_training.models.masked import legal_alone, legal_or_all, random_legal
 from rl_training.models.q_networks import QNetwork
@@ -124,7 +124,7 @@ class DQN(OffPolicyAlgorithm):
         """Build the action-value network and its target."""
         self._require_built_networks(encoder=True)
         self.settings = settings = self.config.algorithm.resolved()
-        self._mask: slice | None = None
+        self._mask: MaskColumns | None = None
         if self.config.env.action_masks != "off":
             self._mask = mask_columns(self.raw_observation_space, self.action_space)
         self.target_updates = 0
@@ -158,7 +158,7 @@ class DQN(OffPolicyAlgorithm):
 
     def legal(self, observation: Tensor) -> Tensor | None:
         """Return the mask of legal actions ``[*batch, n]`` in observations; None: all are legal."""
-        return None if self._mask is None else observation[..., self._mask]
+        return None if self._mask is None else self._mask.of(observation)
 
     def _greedy(self, network: QNetwork, observation: Tensor, noise: Tensor | None) -> Tensor:
         """Return the legal actions of highest value ``[*batch]``."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 RETURN_METRIC = "train/return_mean"
 """The metric shown as return: the mean of the last 100 episodes, by the loop's naming."""
+_WINDOW = 60.0
+"""Seconds that the speed is taken over, so that a compilation or a warm-up is soon forgotten."""
 
 
 class ProgressCallback(Callback):
@@ -36,7 +39,7 @@ class ProgressCallback(Callback):
         self._stream = sys.stderr if stream is None else stream
         self._seconds = seconds
         self._return_metric = return_metric
-        self._start = (0.0, 0)
+        self._marks: deque[tuple[float, int]] = deque()
         self._begun = False
         self._shown = (-1.0, -1)
         self._return: float | None = None
@@ -45,7 +48,8 @@ class ProgressCallback(Callback):
     def on_train_start(self, context: TrainContext) -> None:
         """Start the clock and, on a terminal, the live line."""
         now = time.monotonic()
-        self._begun, self._start = False, (now, context.global_step)
+        self._begun = False
+        self._mark(context, now)
         self._shown = (now, -1)
         if self._stream.isatty():
             self._live = _live_display(self._stream)
@@ -57,7 +61,9 @@ class ProgressCallback(Callback):
         now = time.monotonic()
         if not self._begun:
             # The first iteration compiles and warms up: it says nothing of the speed to come.
-            self._begun, self._start = True, (now, context.global_step)
+            self._begun = True
+            self._marks.clear()
+            self._mark(context, now)
         if now - self._shown[0] >= (0.2 if self._live is not None else self._seconds):
             self._show(context, now)
 
@@ -71,9 +77,16 @@ class ProgressCallback(Callback):
                 self._live.stop()
                 self._live = None
 
+    def _mark(self, context: TrainContext, now: float) -> None:
+        """Remember where training is, and forget what lies before the window."""
+        self._marks.append((now, context.global_step))
+        while len(self._marks) > 2 and self._marks[1][0] <= now - _WINDOW:
+            self._marks.popleft()
+
     def _show(self, context: TrainContext, now: float) -> None:
         self._shown = (now, context.global_step)
         line = self._line(context, now)
+        self._mark(context, now)
         try:
             if self._live is not None:
                 self._live.update(line, refresh=True)
@@ -85,8 +98,8 @@ class ProgressCallback(Callback):
 
     def _line(self, context: TrainContext, now: float) -> str:
         step, total = context.global_step, context.total_timesteps
-        seconds = max(now - self._start[0], 1e-9)
-        speed = (step - self._start[1]) / seconds
+        since, first = self._marks[0]
+        speed = (step - first) / max(now - since, 1e-9)
         parts = [
             f"{step:,} / {total:,} steps",
             f"{min(100.0, 100.0 * step / max(total, 1)):.1f}%",
