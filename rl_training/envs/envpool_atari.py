@@ -23,6 +23,7 @@ _PASSED = ("mode", "difficulty", "full_action_space")
 _KNOWN = {
     *("game", "max_episode_steps", "max_num_frames_per_episode", "repeat_action_probability"),
     *_PASSED,
+    "frameskip",  # the pipeline says what stands for it
 }
 _SCREEN = (210, 160)
 """What EnvPool takes every screen to be."""

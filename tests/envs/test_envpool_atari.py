@@ -321,6 +321,7 @@ def test_every_game_of_ale_py_is_one_of_envpool(envpool: Any) -> None:
         ({"atari": {"noop_max": 0}}, r"noop_max is 0, .* set it to 1 or more, or use env\.vector"),
         ({"atari": {"frame_skip": 1}}, r"frame_skip is 1, .* set it to 2 or more, or use"),
         ({"env_kwargs": {"obs_type": "ram"}}, r"does not take env_kwargs \['obs_type'\]: leave"),
+        ({"env_kwargs": {"frameskip": 2}}, r"with env\.atari, frameskip is env\.atari\.frame_skip"),
         ({"env_kwargs": {"mode": 99}}, r"env_kwargs \['mode'\]: Invalid game mode requested"),
         ({"env_id": "ALE/Pooyan-v5"}, r"its screen has 220 lines, of which .* upper 210: use env"),
         ({"env_id": "CartPole-v1"}, r"env\.atari is for Atari games, and CartPole-v1 is none"),
