@@ -134,9 +134,10 @@ class AtariConfig:
 class EnvConfig:
     """How the environments run, and what is done to observations and rewards on the way."""
 
-    vectorization: Literal["sync", "async", "native"] = "sync"
+    vectorization: Literal["sync", "async", "native", "envpool"] = "sync"
     """All environments in this process, or each in its own. Native: on threads, of Atari ale-py's
-    own vector environment, which can only be resumed approximately, of Procgen EnvPool's games."""
+    own vector environment, which can only be resumed approximately, of Procgen EnvPool's games.
+    Envpool: Atari in EnvPool, on threads, by the rules of sync; resumed only approximately."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """The pipeline of Atari games."""
     wrappers: list[str] = field(default_factory=list)
@@ -321,11 +322,16 @@ class TrainConfig:
         at_least("total_timesteps", self.total_timesteps, 1)
         between("num_envs", self.num_envs, 1, _MOST_ENVIRONMENTS)
         between("torch_threads", self.torch_threads, 1, _MOST_THREADS)
-        native = self.env.vectorization == "native"
+        kind, atari = self.env.vectorization, self.env.atari.enabled
         require(
-            not native or self.env.atari.enabled or self.env_id.startswith("procgen/"),
+            kind != "native" or atari or self.env_id.startswith("procgen/"),
             "env.vectorization",
             "native is for Atari, where it needs env.atari.enabled, and for Procgen",
+        )
+        require(
+            kind != "envpool" or atari,
+            "env.vectorization",
+            "envpool is for Atari, where it needs env.atari.enabled; EnvPool's Procgen is native",
         )
 
 

@@ -7,7 +7,7 @@ instead of seven, only the frames that are looked at are drawn, and the whole st
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -50,7 +50,13 @@ def make_atari(
     sticky = env_kwargs.get(name, spec.kwargs.get(name, 0.0))
     if settings.sticky_actions is not None:
         sticky = settings.sticky_actions
-    env = make_by_id(env_id, {**env_kwargs, "frameskip": 1, name: 0.0}, render_mode=render_mode)
+    try:
+        env = make_by_id(env_id, {**env_kwargs, "frameskip": 1, name: 0.0}, render_mode=render_mode)
+    except (RuntimeError, TypeError) as error:  # the emulator's own, of an impossible value
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{env_id} does not take one of the env_kwargs {sorted(env_kwargs)}: {reason}"
+        ) from error
     return AtariPipeline(env, settings, training=training, sticky_actions=sticky, env_id=env_id)
 
 
@@ -79,6 +85,18 @@ def resizer() -> Any:
     except ImportError as error:
         raise UserError(f"env.atari needs OpenCV to resize frames: {_EXTRA}.") from error
     return cv2
+
+
+class GameRules(NamedTuple):
+    """What a game's id and arguments make of it in the pipeline."""
+
+    limit: float
+    """Steps of the agent after which a game is cut, or infinity."""
+    fires: bool
+    """Whether each life begins with FIRE and the third action."""
+    sticky_actions: float
+    screen: tuple[int, int]
+    """Its height and width."""
 
 
 class AtariPipeline(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -151,6 +169,12 @@ class AtariPipeline(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._make_frames()
         # What a recording shows is one frame in frame_skip, of 60 a second.
         self.metadata = {**env.metadata, "render_fps": max(1, 60 // settings.frame_skip)}
+
+    @property
+    def rules(self) -> GameRules:
+        """The game's rules, for those who play it elsewhere."""
+        height, width = self._ale.getScreenDims()
+        return GameRules(self._limit, self._fires, self._sticky, (height, width))
 
     def _make_frames(self) -> None:
         height, width = self._ale.getScreenDims()

@@ -17,6 +17,7 @@ from rl_training.envs.acceptance import (
     require_usable_vector,
 )
 from rl_training.envs.atari import make_atari
+from rl_training.envs.envpool_atari import EnvpoolAtari
 from rl_training.envs.flatten import flattening_of
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.envs.masks import MASK, ObservedMasks, masked
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 Environment = gymnasium.Env[Any, Any]
 AnyVector = gymnasium.vector.VectorEnv[Any, Any, Any]
+_ON_THREADS = ("native", "envpool")
 
 
 def make_env(
@@ -133,19 +135,22 @@ def make_vector_env(
 
     Returns:
         A ``SyncVectorEnv``; an ``AsyncVectorEnv`` when ``config.env.vectorization`` is
-        ``"async"``; a `NativeAtari` or `NativeProcgen` when it is ``"native"``.
+        ``"async"``; a `NativeAtari` or `NativeProcgen` when it is ``"native"``; an `EnvpoolAtari`
+        when it is ``"envpool"``.
 
     Raises:
         UserError: as :func:`make_env`, or a number below 1.
     """
-    if config.env.vectorization == "native":
-        return _native(config.env_id, config, num_envs)
+    if config.env.vectorization in _ON_THREADS:
+        return _on_threads(config.env_id, config, num_envs)
     make = functools.partial(make_env, config, record_episode_statistics=record_episode_statistics)
     return _vectorize(make, config, num_envs)
 
 
-def _native(env_id: str, config: TrainConfig, num_envs: int | None) -> Any:
+def _on_threads(env_id: str, config: TrainConfig, num_envs: int | None) -> Any:
     count = _checked_count(config, num_envs)
+    if config.env.vectorization == "envpool":
+        return EnvpoolAtari(env_id, config.env_kwargs, config.env.atari, count)
     if env_id.startswith(procgen.PREFIX) and not config.env.atari.enabled:
         return NativeProcgen(env_id, config.env_kwargs, count)
     return NativeAtari(env_id, config.env_kwargs, config.env.atari, count)
@@ -204,8 +209,8 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
         if is_parallel_id(env or config.env_id):
             make_parallel = parallel_maker(env or config.env_id, config.env_kwargs)
             return cast("AnyVector", parallel_rows(make_parallel, config, num_envs))
-        if config.env.vectorization == "native":
-            return _native(env or config.env_id, config, num_envs)
+        if config.env.vectorization in _ON_THREADS:
+            return _on_threads(env or config.env_id, config, num_envs)
         make = functools.partial(_make_quiet, env or config.env_id, config)
         return _vectorize(make, config, num_envs)
     if isinstance(env, gymnasium.vector.VectorEnv):

@@ -197,16 +197,28 @@ def _check_switches(switches: dict[str, Any]) -> None:
             raise UserError(f"env_kwargs: {name} must be true or false, not {value!r}.")
 
 
-def _import_envpool(task: str) -> Any:
+def import_envpool(what: str, games: str) -> Any:
+    """Return the package EnvPool, its module of ``games`` imported, which ``what`` needs.
+
+    Raises:
+        UserError: it is not installed.
+    """
     try:
         envpool = importlib.import_module("envpool")
-        # The package itself loads no game's library; this does.
-        _ = importlib.import_module("envpool.procgen").ProcgenGymnasiumEnvPool
+        importlib.import_module(f"envpool.{games}")
     except ModuleNotFoundError as error:
         raise UserError(
-            f'{PREFIX}{task} needs a package that is missing: pip install "rl_training[envpool]" '
+            f'{what} needs a package that is missing: pip install "rl_training[envpool]" '
             "(Linux, Python 3.11 or later)."
         ) from error
+    return envpool
+
+
+def _import_envpool(task: str) -> Any:
+    envpool = import_envpool(f"{PREFIX}{task}", "procgen")
+    try:
+        # The package itself loads no game's library; this does.
+        _ = importlib.import_module("envpool.procgen").ProcgenGymnasiumEnvPool
     except ImportError as error:
         raise UserError(
             f"{PREFIX}{task} needs the Qt 5 runtime (libQt5Core.so.5 and libQt5Gui.so.5), on "

@@ -317,6 +317,10 @@ def test_what_does_not_fit_is_refused() -> None:
         make_atari(BREAKOUT, {"frameskip": 2}, AtariConfig(), training=True)
     with pytest.raises(UserError, match="leave out"):
         make_atari("ALE/Breakout-v5", {"continuous": True}, AtariConfig(), training=True)
+    for name, value in (("mode", 99), ("difficulty", 99), ("max_num_frames_per_episode", "x")):
+        with pytest.raises(UserError, match=rf"does not take one of .* \['{name}'\]: ") as told:
+            make_atari(BREAKOUT, {name: value}, AtariConfig(), training=True)
+        assert "\n" not in str(told.value)
 
 
 def test_a_missing_package_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
