@@ -93,6 +93,18 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
+def test_what_an_evaluation_counted_is_said(
+    workflows: Workflows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflows.answer = REPORT
+    cli.main(["eval", "runs/one"])
+    assert "played      2 episodes, 10.0 steps each, deterministic" in capsys.readouterr().out
+    workflows.answer = {**REPORT, "agents": 3, "episodes_cut": 1}
+    cli.main(["eval", "runs/one"])
+    told = "played      2 games of 3 agents (the return is their mean) (1 cut by evaluation.max_"
+    assert told in capsys.readouterr().out
+
+
 # ---- train
 
 

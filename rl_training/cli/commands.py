@@ -230,8 +230,8 @@ def _close(result: TrainResult) -> int:
     print(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
     if result.evaluation is not None:
         score = result.evaluation
-        mean, spread, episodes = (score[key] for key in ("return_mean", "return_std", "episodes"))
-        print(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {episodes} episodes")
+        mean, spread = score["return_mean"], score["return_std"]
+        print(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
     run = result.run_dir
     budget = "" if result.exit_code else " --total-timesteps N"
     print(f"  run         {run}")
@@ -282,6 +282,18 @@ def _evaluate(arguments: list[str]) -> int:
     return 0
 
 
+def _counted(report: dict[str, Any]) -> str:
+    """Return what an evaluation counted: episodes, or the games of several agents; and how many of
+    them never ended.
+    """
+    number, agents = report["episodes"], report.get("agents", 1)
+    what = "episode" if agents == 1 else "game"
+    text = f"{number} {what}{'' if number == 1 else 's'}"
+    text += "" if agents == 1 else f" of {agents} agents (the return is their mean)"
+    cut = report.get("episodes_cut", 0)
+    return text + (f" ({cut} cut by evaluation.max_episode_steps)" if cut else "")
+
+
 def _describe(report: dict[str, Any]) -> str:
     low, high = report["return_ci95"]
     mean_length = sum(report["lengths"]) / max(len(report["lengths"]), 1)
@@ -290,7 +302,7 @@ def _describe(report: dict[str, Any]) -> str:
     return (
         f"return      {report['return_mean']:.1f} ± {report['return_std']:.1f}"
         f" (interquartile mean {report['return_iqm']:.1f}, 95% interval {low:.1f} to {high:.1f})\n"
-        f"episodes    {report['episodes']}, {mean_length:.1f} steps each, {how}, seed {seed}\n"
+        f"played      {_counted(report)}, {mean_length:.1f} steps each, {how}, seed {seed}\n"
         f"checkpoint  {report['checkpoint']}"
         + (f"\nvideos      {report['videos']}" if "videos" in report else "")
     )
