@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rl_training import evaluation, loop, persistence
 from rl_training.algorithm_core import AlgorithmCore, Networks
+from rl_training.arguments import names_keywords
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import Normalizer, space_from_dict
 from rl_training.envs.flatten import with_row_axis, without_row_axis
@@ -116,6 +117,7 @@ class Algorithm(AlgorithmCore):
         """Make the algorithm that ``config`` describes (``env`` overrides its environment)."""
         return cls(env, config=config)
 
+    @names_keywords
     def learn(
         self: Self,
         total_timesteps: int | None = None,
@@ -164,6 +166,7 @@ class Algorithm(AlgorithmCore):
             raise SystemExit(128 + result.signal)
         return self
 
+    @names_keywords
     def evaluate(
         self,
         episodes: int | None = None,
@@ -220,6 +223,7 @@ class Algorithm(AlgorithmCore):
         """Return a predictor that keeps a policy's memory itself, for serving."""
         return StatefulPolicy(self, deterministic=deterministic)
 
+    @names_keywords
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
         """Write a checkpoint (everything, or only what predict and evaluate need) as the directory
         ``path``.

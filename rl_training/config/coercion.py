@@ -86,6 +86,7 @@ NAMES_ELSEWHERE = {
     "action_noise": "exploration_noise",
     "batch_size": "minibatch_size",
     "buffer_size": "replay_capacity",
+    "callback": "learn(callbacks=[...])",
     "clip_range": "clip_epsilon",
     "clip_range_vf": "value_clip_epsilon",
     "ent_coef": "entropy_coefficient",
