@@ -229,7 +229,8 @@ class Algorithm(AlgorithmCore):
         ``path``.
 
         Raises:
-            UserError: something is there already, or the place cannot be written.
+            UserError: something is there already, the place cannot be written, or the name is that
+                of a file (``x.zip``).
         """
         return persistence.save(self, Path(path), policy_only=policy_only)
 
@@ -252,8 +253,8 @@ class Algorithm(AlgorithmCore):
         it was imported before.
 
         Raises:
-            UserError: no checkpoint is there, it is damaged, it is another algorithm's, or it names
-                code that is not trusted.
+            UserError: no checkpoint is there, it is damaged, it is another algorithm's, it names
+                code that is not trusted, or the spaces of ``env`` are not those it was trained on.
         """
         return persistence.load(
             cls,

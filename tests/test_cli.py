@@ -66,8 +66,10 @@ class Workflows:
 
 
 @pytest.fixture
-def workflows(monkeypatch: pytest.MonkeyPatch) -> Workflows:
+def workflows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workflows:
     fake = Workflows()
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "rl_training.workflows", fake)
     monkeypatch.setattr(rl_training, "workflows", fake, raising=False)
     return fake

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rl_training.cli.paths import require_run_or_checkpoint
 from rl_training.errors import NonFiniteError, UserError, nearest
 from rl_training.version import __version__
 
@@ -266,6 +267,7 @@ def _evaluate(arguments: list[str]) -> int:
 
     given = parse_flags(EvaluateArguments, arguments, program="rl-training eval", positional=True)
     given.validate()
+    require_run_or_checkpoint(given.run_or_checkpoint)
     from rl_training import workflows
 
     report = workflows.evaluate_checkpoint(
@@ -314,6 +316,7 @@ def _resume(arguments: list[str]) -> int:
 
     given = parse_flags(ResumeArguments, arguments, program="rl-training resume", positional=True)
     given.validate()
+    require_run_or_checkpoint(given.run_or_checkpoint)
     from rl_training import workflows
 
     return _close(
