@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rl_training.config import TrainConfig, require
+from rl_training.config import TrainConfig, require, require_directory
 
 # Far above what is of use: beyond them a run would only end in NaN, or in want of memory or years.
 _AT_MOST: dict[str, float] = {
@@ -80,6 +80,7 @@ class OffPolicyConfig:
         self._require(getattr(self, key) >= LEAST_RATIO, key, f"be at least {LEAST_RATIO}")
         for key in ("minibatch_size", "train_every", "n_steps"):
             self._require(getattr(self, key) >= 1, key, "be at least 1")
+        require_directory("algorithm.replay_directory", self.replay_directory)
         self._require(self.warm_up >= 0, "warm_up", "not be negative")
         self._require(0 <= self.discount <= 1, "discount", "lie in [0, 1]")
         norm = self.max_gradient_norm

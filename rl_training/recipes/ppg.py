@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_training.config import TrainConfig, require
+from rl_training.config import TrainConfig, require, require_directory
 from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.phase_data import PhaseData, minibatch_of, phase_layout, samples_of, steps_of
 from rl_training.data.replay_storage import Storage
@@ -97,6 +97,7 @@ class PPGConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
+        require_directory("algorithm.auxiliary_directory", self.auxiliary_directory)
         at_least_one = ("policy_iterations", "policy_epochs", "value_epochs")
         parts = ("policy_accumulation", "auxiliary_accumulation")
         for key in (*at_least_one, "auxiliary_minibatches", *parts):
