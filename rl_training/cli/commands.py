@@ -345,48 +345,6 @@ def _many_runs(name: str, arguments: list[str]) -> int:
 
 
 def _list(arguments: list[str]) -> int:
-    kinds: dict[str, Callable[[], list[str]]] = {
-        "algorithms": _algorithm_lines,
-        "presets": _preset_lines,
-    }
-    if {"-h", "--help"} & set(arguments):
-        print("usage: rl-training list [algorithms | presets]")
-        return 0
-    if len(arguments) > 1:
-        raise UserError(f"list takes one word, algorithms or presets, not {' '.join(arguments)!r}.")
-    if arguments and arguments[0] not in kinds:
-        hint = nearest(arguments[0], kinds)
-        raise UserError(f"cannot list {arguments[0]!r}.{hint} Known: {', '.join(kinds)}.")
-    for kind in arguments or kinds:
-        print(f"{kind}:")
-        for line in kinds[kind]():
-            print(f"  {line}")
-    return 0
+    from rl_training.cli.lists import show
 
-
-def _algorithm_lines() -> list[str]:
-    from rl_training.registry import ALGORITHMS, algorithm_names, space_table
-
-    lines = [f"{name:<16} {ALGORITHMS[name]}" for name in algorithm_names()]
-    rows = space_table()
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        lines.append("  ".join(f"{cell:<{width}}" for cell, width in cells).rstrip())
-    return lines
-
-
-def _preset_lines() -> list[str]:
-    from rl_training.config import preset_paths
-    from rl_training.config.yaml_text import parse_yaml
-
-    lines = []
-    for name, path in preset_paths().items():
-        data = parse_yaml(path.read_text(encoding="utf-8"), source=str(path)) or {}
-        what = (
-            f"{data['algo']:<8} {data['env_id']}"
-            if "algo" in data
-            else "overlay: give it after another --config"
-        )
-        lines.append(f"{name:<30} {what}")
-    return lines
+    return show(arguments)
