@@ -167,8 +167,9 @@ def _report(
     found = try_out(env, steps=steps, seed=seed)
     if found.steps and not found.episodes and getattr(env.spec, "max_episode_steps", None) is None:
         found.note(
-            f"no episode ended in {found.steps} steps and there is no time limit: where none ever "
-            "ends, evaluation does not either; set max_episode_steps"
+            f"no episode ended in {found.steps} steps and there is no time limit: set "
+            "max_episode_steps, for an evaluation cuts what never ends only at "
+            "evaluation.max_episode_steps"
         )
     layout = layout_of(observation_space)
     return report(
