@@ -147,7 +147,7 @@ class Algorithm(AlgorithmCore):
         self.config = replace_config(self.config, total_timesteps=goal)
         if reschedule:
             self.schedule_horizon = goal
-        loop.require_evaluable(self, run=self._write_runs)
+        evaluation.require_evaluable(self, run=self._write_runs)
         run = None
         if self._write_runs:
             run = Run.create(self.config, command=[], first_step=before)

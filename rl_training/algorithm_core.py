@@ -1,21 +1,21 @@
-"""What an algorithm is to the training loop: construction, environments, the hooks of an iteration,
-exact state.
+"""What an algorithm is to the training loop beside its hooks: construction, environments, exact
+state.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training import loop
+from rl_training.algorithm_hooks import AlgorithmHooks
 from rl_training.arguments import resolve_config
 from rl_training.config import TrainConfig
 from rl_training.envs import Normalizer, VectorEnv, make_batched_env, space_to_dict
@@ -28,7 +28,6 @@ from rl_training.envs.spaces import require_same_spaces, require_taken
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
-from rl_training.models.parts import describe_parts
 from rl_training.runtime.checks import fitting, require_counter, require_outline, warn_of_nan
 from rl_training.runtime.devices import resolve_device, set_torch_threads
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
@@ -36,12 +35,10 @@ from rl_training.runtime.seeding import derive_seed, generator, preserve_global_
 if TYPE_CHECKING:
     from torchrl.collectors import Collector
 
-    from rl_training.optim import FlatAdam
-
 Networks = tuple[TensorDictModuleBase, TensorDictModuleBase]
 
 
-class AlgorithmCore(ABC):
+class AlgorithmCore(AlgorithmHooks):
     """One algorithm on one environment: train it, use it, save it, resume it.
 
     A subclass gives ``name``, ``Config``, ``make`` and ``_update``; it registers what it owns in
@@ -60,14 +57,6 @@ class AlgorithmCore(ABC):
         UserError: an unknown field or environment, an impossible value, a space it cannot take.
     """
 
-    name: ClassVar[str]
-    Config: ClassVar[type[Any]]
-    action_spaces: ClassVar[tuple[str, ...]] = ("Box", "integer Box", "unbounded Box", "Discrete")
-    """Kinds of action spaces it takes; of registered algorithms, from `rl_training.registry`."""
-
-    modules: dict[str, nn.Module]
-    optimizers: dict[str, FlatAdam]
-    rollout_policy: TensorDictModuleBase
     normalizer: Normalizer
     """Observation and reward statistics; those of the training environments."""
     _environment: VectorEnv | None
@@ -124,79 +113,6 @@ class AlgorithmCore(ABC):
         with preserve_global_rng():
             torch.manual_seed(derive_seed(self.config.seed, "parameters"))
             self.make()
-
-    # ---- what a subclass gives
-
-    @abstractmethod
-    def make(self) -> None:
-        """Build models, losses and optimisers for ``observation_space`` and ``action_space``."""
-
-    @abstractmethod
-    def _update(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Learn from a batch ``[N, T]``; ``global_step`` still counts the steps before it."""
-
-    @abstractmethod
-    def action(
-        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        """Return actions ``[N, *action]`` for normalised observations ``[N, *shape]``."""
-
-    def act(
-        self, root: TensorDictBase, *, deterministic: bool, generator: torch.Generator | None
-    ) -> None:
-        """Write ``action`` into a root ``[N]`` of the environments; a policy with memory also
-        writes into ``next`` what they carry on.
-        """
-        observation = root.get("observation").to(self.device)
-        action = self.action(observation, deterministic=deterministic, generator=generator)
-        root.set("action", action.cpu())
-
-    @property
-    @abstractmethod
-    def frames_per_batch(self) -> int:
-        """Environment steps between two updates, over all environments together."""
-
-    @property
-    @abstractmethod
-    def policy(self) -> TensorDictModuleBase:
-        """The policy as a TorchRL module on TensorDict keys."""
-
-    @property
-    def squash_actions(self) -> bool:
-        """Whether actions pass through tanh and are scaled to the bounds on their way out."""
-        return False
-
-    @property
-    def scale_actions(self) -> bool:
-        """Whether actions lie in [-1, 1] and are scaled to the bounds on their way out."""
-        return False
-
-    @property
-    def discount(self) -> float:
-        """Gamma, which the reward normaliser needs too."""
-        return float(self.config.algorithm.discount)
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether anything follows a schedule over the budget."""
-        return False
-
-    def before_collection(self) -> None:  # noqa: B027  optional
-        """Prepare a rollout: called by the Collector before its first step."""
-
-    def after_collection(self, batch: TensorDictBase) -> None:  # noqa: B027  optional
-        """Complete a rollout's batch with what the rollout policy left out."""
-
-    def describe(self) -> list[str]:
-        """Return lines worth printing when training starts: images, encoders, buffers."""
-        return describe_parts(self.observation_layout, self.config.model)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return training state that no module, optimiser, generator or counter holds."""
-        return {}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  optional
-        """Restore ``extra_state()``."""
 
     # ---- the low-level interface
 

@@ -15,7 +15,7 @@ from rl_training.envs.factory import make_env, single_env
 from rl_training.envs.flatten import flat_space, leaves_of
 from rl_training.envs.hybrid import action_map, is_hybrid
 from rl_training.envs.layout import Layout, Part, layout_of, name_of, observation_kind
-from rl_training.envs.masks import MASK
+from rl_training.envs.masks import MASK, METHOD
 from rl_training.envs.parallel import is_parallel_id
 from rl_training.envs.spaces import (
     action_kind,
@@ -24,7 +24,7 @@ from rl_training.envs.spaces import (
     require_taken,
     space_to_dict,
 )
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.models.cnn import natural_encoder
 from rl_training.models.parts import chosen_encoder, image_words
 from rl_training.registry import ACTION_MASKS, ACTION_SPACES, sees
@@ -208,7 +208,7 @@ def refusal(name: str, observation_space: Any, action_space: Any) -> str | None:
 
 def _short(space: Any) -> str:
     """Return a space on one line; one of many bounds without them."""
-    text = " ".join(str(space).split())
+    text = one_line(space)
     if len(text) <= _LONGEST or not hasattr(space, "low"):
         return text
     return f"Box of shape {space.shape}, {space.dtype}, with bounds of its own for each number"
@@ -279,8 +279,8 @@ def _mask_words(env: Env[Any, Any], found: Findings) -> str:
     sources = []
     if found.mask_in_info:
         sources.append(("info", f"info[{MASK!r}]"))
-    if env.has_wrapper_attr("action_masks"):
-        sources.append(("method", "action_masks()"))
+    if env.has_wrapper_attr(METHOD):
+        sources.append(("method", f"{METHOD}()"))
     if MASK in getattr(env.observation_space, "spaces", {}):
         sources.append(("observation", f"the observation's key {MASK!r}"))
     if not sources:

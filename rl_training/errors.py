@@ -24,3 +24,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the candidate closest to ``name``, or an empty string."""
     matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def one_line(given: object) -> str:
+    """Return the text of an error, or of anything else, on one line."""
+    return " ".join(str(given).split())

@@ -5,9 +5,7 @@ training untouched.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -41,8 +39,6 @@ LONG_EPISODE = 100_000
 _LIMIT = "evaluation.max_episode_steps"
 _CHECK_EVERY = 1000
 _BOOTSTRAP_RESAMPLES = 2000
-RECENT_EPISODES = 100
-"""How many episodes the logged mean return is over."""
 
 
 class EvaluationInterruptedError(RuntimeError):
@@ -55,6 +51,9 @@ class Evaluable(Protocol):
     config: TrainConfig
     device: torch.device
     global_step: int
+
+    def require_fresh_environments(self) -> None:
+        """Raise `UserError` when environments like the training ones cannot be made anew."""
 
     def evaluation_environment(
         self,
@@ -360,40 +359,16 @@ def require_recordable(algorithm: Evaluable) -> None:
         ).close(raise_if_closed=False)
 
 
-@dataclass
-class EpisodeStatistics:
-    """Returns and lengths of the newest episodes, and how many there were in all."""
+def require_evaluable(algorithm: Evaluable, *, run: bool) -> None:
+    """Raise when training would find out only later that the policy cannot be evaluated.
 
-    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
-    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
-    count: int = 0
+    Args:
+        algorithm: about to be trained.
+        run: whether a run directory is written, which ends with an evaluation.
 
-    def add(self, batch: TensorDictBase) -> None:
-        """Count the episodes that ended in a batch ``[N, T]``, in the order of time."""
-        following = batch.get("next")
-        # Of a game with several lives, the whole game is the episode that is reported.
-        done = following.get("game_over", following.get("done")).squeeze(-1).T
-        if done.any():
-            self.returns.extend(following.get("episode_return").squeeze(-1).T[done].tolist())
-            self.lengths.extend(following.get("episode_length").squeeze(-1).T[done].tolist())
-            self.count += int(done.sum())
-
-    def metrics(self) -> dict[str, float]:
-        """Return the means; nothing before the first episode's end."""
-        if not self.returns:
-            return {"train/episodes": 0.0}
-        return {
-            "train/episodes": float(self.count),
-            "train/return_mean": sum(self.returns) / len(self.returns),
-            "train/length_mean": sum(self.lengths) / len(self.lengths),
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all of it."""
-        return {"returns": list(self.returns), "lengths": list(self.lengths), "count": self.count}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict()``."""
-        self.returns.extend(state["returns"])
-        self.lengths.extend(state["lengths"])
-        self.count = state["count"]
+    Raises:
+        UserError: the environment does not say how to make another one like it.
+    """
+    settings = algorithm.config.evaluation
+    if settings.interval is not None or (run and settings.final):
+        algorithm.require_fresh_environments()

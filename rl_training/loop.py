@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from torch import Tensor
 from torchrl.collectors import Collector
 
 from rl_training import evaluation
-from rl_training.config.groups import ATARI_TAG
+from rl_training.data.episode_statistics import EpisodeStatistics
 from rl_training.data.lean_collector import LeanCollector
 from rl_training.errors import EnvironmentFailedError, NonFiniteError
 from rl_training.finite import UpdateCheck, check_batch
@@ -30,10 +29,11 @@ from rl_training.runtime.callback_states import (
 )
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import digest
-from rl_training.runtime.checks import fitting, require_counter
+from rl_training.runtime.checks import fitting
 from rl_training.runtime.devices import set_torch_threads
 from rl_training.runtime.garbage import frozen_garbage
-from rl_training.runtime.progress import ProgressCallback
+from rl_training.runtime.loop_record import LoopRecord
+from rl_training.runtime.progress import ProgressCallback, announce
 from rl_training.runtime.run import Run
 from rl_training.runtime.run_records import require_log_state
 from rl_training.runtime.seeding import (
@@ -43,7 +43,7 @@ from rl_training.runtime.seeding import (
     set_global_rng_state,
 )
 from rl_training.runtime.signals import StopSignals
-from rl_training.runtime.training_result import LoopResult, summary, what_is_left
+from rl_training.runtime.training_result import LoopResult, what_is_left
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ class TrainingLoop:
         self.run = run
         self.total_timesteps = total_timesteps
         self.metrics: dict[str, float] = {}
-        self.episodes = evaluation.EpisodeStatistics()
+        self.episodes = EpisodeStatistics()
         configured = evaluation.configured_callbacks(algorithm.config, keeps_runs=run is not None)
         self._saved_callbacks = [*configured, *callbacks]
         # Progress keeps no state: a resumed run may show it or not.
@@ -109,15 +109,11 @@ class TrainingLoop:
         self._check_update = UpdateCheck(algorithm.modules)
         self._progress = progress
         self._save_first = save_first
-        self._reason: str | None = None
+        self._record = LoopRecord()
         self._wants_checkpoint = self._wants_best = False
-        self._evaluation: dict[str, Any] | None = None
-        self._evaluated_at: int | None = None
-        self._evaluation_due = False
         self._saved_at: int | None = None
         self._checkpoint: Path | None = None
         self._rng: dict[str, Any] | None = None
-        self._last_logged: int | None = None
 
     @property
     def global_step(self) -> int:
@@ -128,15 +124,15 @@ class TrainingLoop:
 
     def stop(self, reason: str) -> None:
         """End training after this iteration."""
-        self._reason = reason
+        self._record.stopped = reason
 
     def evaluate(self) -> dict[str, Any]:
         """Evaluate now and tell every callback."""
-        self._evaluation_due = True  # until it is done: a signal may end it
+        self._record.evaluation_due = True  # until it is done: a signal may end it
         with preserve_global_rng():
             record = evaluation.evaluate(self.algorithm)
-        self._evaluation_due = False
-        self._evaluation, self._evaluated_at = record, self.global_step
+        self._record.evaluation_due = False
+        self._record.evaluation, self._record.evaluated_at = record, self.global_step
         for callback in self.callbacks:
             callback.on_evaluation(self, record)
         return record
@@ -161,13 +157,7 @@ class TrainingLoop:
             "callbacks": saved_states(self._saved_callbacks),
             "rng": global_rng_state(),
             "threads": torch.get_num_threads(),
-            "evaluation": {
-                "step": self._evaluated_at,
-                "record": self._evaluation,
-                "due": self._evaluation_due,
-            },
-            "stopped": self._reason,
-            "last_logged": self._last_logged,
+            **self._record.state_dict(),
             "run": None if self.run is None else self.run.state_dict(),
         }
 
@@ -186,28 +176,15 @@ class TrainingLoop:
             self.algorithm.load_state_dict(state["training"]["algorithm"], approximate=approximate)
             self.episodes.load_state_dict(state["training"]["episodes"])
             self._rng = state["rng"]
-            self._load_progress(state)
+            self._record.load_state_dict(state)
             restore_states(self._saved_callbacks, state["callbacks"])
         # Replays the running episodes: what does not reproduce is refused with the run untouched.
         self.algorithm.environment  # noqa: B018
         self._saved_at = self.global_step
 
-    def _load_progress(self, state: Mapping[str, Any]) -> None:
-        evaluated = state["evaluation"]
-        self._evaluated_at, self._evaluation = evaluated["step"], evaluated["record"]
-        self._evaluation_due = bool(evaluated.get("due"))
-        self._last_logged, self._reason = state["last_logged"], state.get("stopped")
-        if self._evaluation is not None:
-            summary(self._evaluation)
-        for step in (self._evaluated_at, self._last_logged):
-            if step is not None:
-                require_counter("a step", step)
-        if not isinstance(self._reason, str | None):
-            raise TypeError(f"the reason to stop is {self._reason!r}")
-
     def go_on(self) -> None:
         """Forget that a callback had stopped training: the budget is larger now."""
-        self._reason = None
+        self._record.stopped = None
 
     # ---- the loop itself
 
@@ -241,7 +218,8 @@ class TrainingLoop:
                 "Reschedule to stretch them to the new one."
             )
         set_torch_threads(algorithm.config.torch_threads)
-        self._announce()
+        if self._progress:
+            announce(algorithm, self.total_timesteps)
         with preserve_global_rng(), frozen_garbage(), StopSignals() as signals:
             if self._rng is None:
                 seed_everything(algorithm.config.seed)
@@ -265,10 +243,10 @@ class TrainingLoop:
 
     @property
     def _done(self) -> bool:
-        return self.global_step >= self.total_timesteps or self._reason is not None
+        return self.global_step >= self.total_timesteps or self._record.stopped is not None
 
     def _iterate(self, batches: Iterator[TensorDictBase], signals: StopSignals) -> None:
-        if self._evaluation_due and not self._done:
+        if self._record.evaluation_due and not self._done:
             self._unless_interrupted(self.evaluate)
         self._checkpoint_if_wanted(always=self._save_first)
         while not self._done and signals.received is None:
@@ -304,12 +282,9 @@ class TrainingLoop:
 
     def _log(self) -> None:
         interval = self.algorithm.config.tracking.log_interval
-        if self.run is None:
-            return
-        last = self._last_logged if self._last_logged is not None else -1
-        if interval is None or last < 0 or self.global_step // interval > last // interval:
+        if self.run is not None and self._record.log_due(self.global_step, interval):
             self.run.log(self.global_step, self.metrics)
-            self._last_logged = self.global_step
+            self._record.last_logged = self.global_step
 
     def _checkpoint_if_wanted(self, *, always: bool = False, draft: bool = False) -> None:
         if self.run is not None and (always or self._wants_checkpoint):
@@ -326,27 +301,28 @@ class TrainingLoop:
 
     def _finish(self, signals: StopSignals) -> LoopResult:
         number = signals.received
-        interrupted = number is not None and (not self._done or self._evaluation_due)
+        interrupted = number is not None and (not self._done or self._record.evaluation_due)
         final = self.run is not None and self.algorithm.config.evaluation.final
-        if final and not interrupted and self._evaluated_at != self.global_step:
+        if final and not interrupted and self._record.evaluated_at != self.global_step:
             # It may take long, or never end: what was learned is safe before.
             if self._saved_at != self.global_step:
                 self._checkpoint_if_wanted(always=True, draft=True)
             self._unless_interrupted(self.evaluate)
-            number, interrupted = signals.received, self._evaluation_due
+            number, interrupted = signals.received, self._record.evaluation_due
         self._checkpoint_if_wanted(always=True)
         return self._result(number if interrupted else None)
 
     def _result(self, number: int | None) -> LoopResult:
+        by_signal = None if number is None else signal.Signals(number).name
         result = LoopResult(
             status="finished" if number is None else "interrupted",
             exit_code=0 if number is None else 128 + number,
             global_step=self.global_step,
             metrics=self.metrics,
-            evaluation=self._evaluation,
+            evaluation=self._record.evaluation,
             checkpoint=self._checkpoint,
             digest=digest(self.training_state()),
-            reason=self._reason or (None if number is None else signal.Signals(number).name),
+            reason=self._record.stopped or by_signal,
             signal=number,
         )
         if self.run is not None and self._saved_at != self.global_step:
@@ -355,40 +331,6 @@ class TrainingLoop:
             result.reason = f"nothing of the end was saved: no checkpoint was written; {left}"
             logger.error("%s", result.reason)
         return result
-
-    def _announce(self) -> None:
-        if not self._progress:
-            return
-        lines = self.algorithm.describe()
-        if self.algorithm.config.env.atari.enabled:
-            tagged = " by the tag 'atari'" if ATARI_TAG in self.algorithm.config.tags else ""
-            lines.append(f"env.atari is on{tagged}: the standard pipeline of Atari games")
-        if self.algorithm.config.compile:
-            lines.append("compiling in the first iteration: up to a minute")
-        frames = self.algorithm.frames_per_batch
-        rounded = -(-self.total_timesteps // frames) * frames
-        if rounded != self.total_timesteps:
-            lines.append(
-                f"{self.total_timesteps:,} steps are not a multiple of the {frames:,} "
-                f"per iteration: {rounded:,} will be done"
-            )
-        for line in lines:
-            print(line, file=sys.stderr, flush=True)
-
-
-def require_evaluable(algorithm: AlgorithmCore, *, run: bool) -> None:
-    """Raise when training would find out only later that the policy cannot be evaluated.
-
-    Args:
-        algorithm: about to be trained.
-        run: whether a run directory is written, which ends with an evaluation.
-
-    Raises:
-        UserError: the environment does not say how to make another one like it.
-    """
-    settings = algorithm.config.evaluation
-    if settings.interval is not None or (run and settings.final):
-        algorithm.require_fresh_environments()
 
 
 def _to_floats(tensors: Mapping[str, Tensor]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rl_training.config import TrainConfig, require, require_directory
+from rl_training.config import Hyperparameters, TrainConfig, require, require_directory
 
 # Far above what is of use: beyond them a run would only end in NaN, or in want of memory or years.
 _AT_MOST: dict[str, float] = {
@@ -31,7 +31,7 @@ LEAST_RATIO = 1e-6
 
 
 @dataclass(kw_only=True)
-class OffPolicyConfig:
+class OffPolicyConfig(Hyperparameters):
     """What DQN, SAC and TD3 have in common. Every count is in environment steps, over all
     environments together, whatever ``num_envs`` is.
     """
@@ -71,20 +71,15 @@ class OffPolicyConfig:
 
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
-        for key in ("learning_rate", "adam_epsilon", "gradient_steps_per_step"):
-            self._require(getattr(self, key) > 0, key, "be positive")
-        for key, most in _AT_MOST.items():
-            if getattr(self, key, None) is not None:  # some are those of one algorithm
-                self._require(abs(getattr(self, key)) <= most, key, f"be at most {most:,}")
+        self._require_positive("learning_rate", "adam_epsilon", "gradient_steps_per_step")
+        self._require_at_most(_AT_MOST)
         key = "gradient_steps_per_step"
         self._require(getattr(self, key) >= LEAST_RATIO, key, f"be at least {LEAST_RATIO}")
-        for key in ("minibatch_size", "train_every", "n_steps"):
-            self._require(getattr(self, key) >= 1, key, "be at least 1")
+        self._require_at_least_one("minibatch_size", "train_every", "n_steps")
         require_directory("algorithm.replay_directory", self.replay_directory)
-        self._require(self.warm_up >= 0, "warm_up", "not be negative")
-        self._require(0 <= self.discount <= 1, "discount", "lie in [0, 1]")
-        norm = self.max_gradient_norm
-        self._require(norm is None or norm > 0, "max_gradient_norm", "be positive or null")
+        self._require_not_negative("warm_up")
+        self._require_share("discount")
+        self._require_positive_or_null("max_gradient_norm")
         least = max(config.num_envs * (self.n_steps + 1), self.minibatch_size)
         self._require(
             self.replay_capacity >= least,
@@ -99,6 +94,3 @@ class OffPolicyConfig:
                 f"must be off for {config.algo}: running statistics would make what is replayed "
                 "another thing than what was seen; a wrapper with fixed numbers can scale instead",
             )
-
-    def _require(self, holds: bool, key: str, what: str) -> None:
-        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")

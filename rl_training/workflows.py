@@ -4,8 +4,6 @@ common.
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +15,22 @@ from rl_training.arguments import require_trusted_modules
 from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
-from rl_training.evaluation import evaluate, require_recordable
-from rl_training.loop import TrainingLoop, require_evaluable
+from rl_training.evaluation import evaluate, require_evaluable, require_recordable
+from rl_training.loop import TrainingLoop
 from rl_training.registry import algorithm_class
+from rl_training.resume_point import (
+    budget_of,
+    config_of,
+    is_at_its_end,
+    newest_checkpoint,
+    restored_algorithm,
+)
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint_directory import run_of
-from rl_training.runtime.checks import fitting, require_counter, whole_number
 from rl_training.runtime.run import Run
 from rl_training.runtime.run_lock import RunLock
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -190,18 +192,18 @@ def resume_checkpoint(
     directory = run_of(Path(path))
     # Before anything is read: what another training writes meanwhile would be lost.
     with RunLock(directory) as lock:
-        loaded = _newest(directory, Path(path))
-        config = _config_of(directory, loaded)
+        loaded = newest_checkpoint(directory, Path(path))
+        config = config_of(directory, loaded)
         require_trusted_modules(config, trust=trust_modules, env=env)
         run = Run.open(directory, config, lock=lock)
-        budget = _budget(total_timesteps, config, loaded)
-        if loaded is not None and _is_end(run, loaded, budget):
+        budget = budget_of(total_timesteps, config, loaded)
+        if loaded is not None and is_at_its_end(run, loaded, budget):
             return _nothing_to_do(run, loaded)
         larger = budget > config.total_timesteps
         if budget != config.total_timesteps:
             config = replace_config(config, total_timesteps=budget)
             validate(config)
-        algorithm = _restore(run, config, loaded, env, networks)
+        algorithm = restored_algorithm(run, config, loaded, env, networks)
         if loaded is not None and reschedule:
             loaded.state["training"]["algorithm"]["counters"]["schedule_horizon"] = budget
         run.config = config
@@ -216,88 +218,6 @@ def resume_checkpoint(
             save_first=reschedule or (loaded is None and config.init_from is not None),
             go_on=larger,
         )
-
-
-def _newest(directory: Path, path: Path) -> checkpoints.LoadedCheckpoint | None:
-    """Return the checkpoint to go on from: ``path`` or the newest intact one; None without any."""
-    if path != directory:
-        found = checkpoints.resolve_checkpoint(path)
-    else:
-        try:
-            found = checkpoints.latest_intact(directory)
-        except checkpoints.NoCheckpointError as error:
-            logger.warning("%s", error)
-            return None
-    loaded = checkpoints.load_checkpoint(found)
-    with fitting(f"{found} holds no training state"):
-        step = loaded.state["training"]["algorithm"]["counters"]["global_step"]
-        if require_counter("step", loaded.manifest["step"]) != step:
-            raise ValueError(f"step {loaded.manifest['step']} by its manifest, {step} by its state")
-    return loaded
-
-
-def _budget(
-    asked: int | None, config: TrainConfig, loaded: checkpoints.LoadedCheckpoint | None
-) -> int:
-    if asked is None:
-        return config.total_timesteps
-    budget = whole_number("total_timesteps", asked)
-    done = 0 if loaded is None else loaded.manifest["step"]
-    if budget < min(done, config.total_timesteps):
-        raise UserError(f"total_timesteps is {budget}, and {done} steps are done already.")
-    return budget
-
-
-def _config_of(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> TrainConfig:
-    """Return the checkpoint's config, with the run's budget: it may have been raised since."""
-    path = directory / "config.yaml"
-    if loaded is None:
-        return load_config(path)
-    config = config_from_dict(loaded.config, source=str(loaded.path / "config.json"))
-    try:
-        return replace_config(config, total_timesteps=load_config(path).total_timesteps)
-    except UserError as error:
-        logger.warning("%s The config of %s is used instead.", error, loaded.path)
-        return config
-
-
-def _restore(
-    run: Run,
-    config: TrainConfig,
-    loaded: checkpoints.LoadedCheckpoint | None,
-    env: Any,
-    networks: Networks | None,
-) -> Algorithm:
-    """Return the algorithm with a checkpoint's policy, or at its beginning."""
-    cls = algorithm_class(config.algo)
-    if loaded is not None:
-        policy = checkpoints.load_policy(loaded.path)
-        return cls.restore(config, policy.state, env=env, networks=networks)
-    if run.first_step:
-        raise UserError(
-            f"{run.directory} began at step {run.first_step} and was killed before its first "
-            "checkpoint: there is nothing to go on from."
-        )
-    return cls(env, config=config, networks=networks)
-
-
-def _is_end(run: Run, loaded: checkpoints.LoadedCheckpoint, budget: int) -> bool:
-    """Whether a run has nothing left to do: it was closed as finished, at this very checkpoint.
-
-    A run that a callback stopped is finished too, before its budget. One that was killed between
-    its last checkpoint and its result is not.
-    """
-    step = loaded.manifest["step"]
-    if run.status != "finished" or step != _last_step(run):
-        return False
-    return bool(step >= budget or budget <= run.config.total_timesteps)
-
-
-def _last_step(run: Run) -> Any:
-    try:
-        return json.loads((run.directory / "result.json").read_bytes())["global_step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _nothing_to_do(run: Run, loaded: checkpoints.LoadedCheckpoint) -> TrainResult:

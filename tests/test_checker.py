@@ -258,6 +258,18 @@ def test_an_environment_with_masks_is_tried_out_with_legal_actions(
     assert report.tried.startswith("40 steps") and "exact" in report.resume
 
 
+@pytest.mark.parametrize("source", ["info", "method", "observation"])
+def test_an_empty_mask_in_the_info_is_passed_over_as_in_training(source: str) -> None:
+    class Silent(Masked):
+        def _seen(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            observation, info = super()._seen(observation, info)
+            return observation, {"action_mask": None, **info}
+
+    report = check_env(lambda: Silent(source, spaces.Discrete(5), [5]), steps=40)
+    assert report.ok, report.violations
+    assert ("info['action_mask']" in report.masks) == (source == "info")
+
+
 def test_an_environment_without_its_spaces_is_refused_in_one_line() -> None:
     class Bare(gymnasium.Env[Any, Any]):
         pass

@@ -21,6 +21,7 @@ from rl_training.config.groups import (
     TrackingConfig,
     TrainConfig,
 )
+from rl_training.config.hyperparameters import Hyperparameters
 from rl_training.config.presets import (
     find_manifest,
     find_preset,
@@ -34,6 +35,7 @@ __all__ = [
     "ConfigKeyError",
     "EnvConfig",
     "EvaluationConfig",
+    "Hyperparameters",
     "ModelConfig",
     "TrackingConfig",
     "TrainConfig",

@@ -173,11 +173,6 @@ class EnvConfig:
             "env.reset_options",
             "cannot have reset_mask, which is the library's",
         )
-        require(
-            self.action_masks == "off" or not self.normalize_observation,
-            "env.action_masks",
-            "cannot be normalised: leave out env.normalize_observation",
-        )
         for name in ("clip_observation", "clip_reward"):
             value = getattr(self, name)
             require(

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import yaml
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?[0-9][0-9_]*")
@@ -100,7 +100,7 @@ def parse_yaml(text: str, *, source: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise UserError(f"{source}: {_one_line(error)}.") from error
+        raise UserError(f"{source}: {_problem(error)}.") from error
     except RecursionError as error:
         raise UserError(f"{source}: nested too deeply.") from error
 
@@ -119,8 +119,8 @@ def format_yaml(data: Any, *, one_line: bool = False) -> str:
     return str(text).rstrip("\n") if one_line else str(text)
 
 
-def _one_line(error: yaml.YAMLError) -> str:
+def _problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    problem = getattr(error, "problem", None) or one_line(error)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     return f"{where}{problem}"

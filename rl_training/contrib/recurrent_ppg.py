@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from rl_training.config import TrainConfig, require
-from rl_training.contrib.recurrent_ppo import MemoryConfig, RecurrentPPO
+from rl_training.contrib.memory_config import MemoryConfig
+from rl_training.contrib.recurrent_ppo import RecurrentPPO
 from rl_training.data.phase_data import PhaseData, SequencePhaseData, sequence_layout
 from rl_training.envs.observations import observed_torch_dtype
 from rl_training.losses.recurrent_ppg import RecurrentPPGAuxiliaryLoss

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -21,6 +21,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_training.config import TrainConfig, require
+from rl_training.contrib.memory_config import MemoryConfig
 from rl_training.data.recurrent_rollout_buffer import (
     RecurrentRolloutBuffer,
     padded,
@@ -31,8 +32,8 @@ from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
 from rl_training.losses.recurrent_ppo import RecurrentPPOLoss
 from rl_training.models.actor_critic import Architecture
-from rl_training.models.lstm import MEMORY, CriticMemory, LSTMActorCritic
-from rl_training.models.memory import MemoryKind
+from rl_training.models.carried_state import checked_starts, checked_state, zeroed_where
+from rl_training.models.lstm import MEMORY, LSTMActorCritic
 from rl_training.models.recurrent_policy import (
     RecurrentPolicy,
     RecurrentRolloutPolicy,
@@ -45,76 +46,6 @@ from rl_training.workflows import TrainResult, train_with_overrides
 
 logger = logging.getLogger(__name__)
 Array = NDArray[Any]
-
-_AT_MOST = {"memory_size": 65_536, "memory_layers": 64}
-
-
-@dataclass(kw_only=True)
-class MemoryConfig:
-    """What a policy remembers with, and how its sequences are trained on."""
-
-    memory: MemoryKind = "lstm"
-    """``lstm`` or ``gru``."""
-    memory_size: int = 64
-    """Units of each of its layers."""
-    memory_layers: int = 1
-    """Its layers."""
-    critic_memory: CriticMemory = "separate"
-    """``separate``: encoder and memory of the value function's own; ``shared``: the policy's,
-    trained by both; ``none``: an encoder of its own, and no memory.
-    """
-    output_sizes: list[int] = field(default_factory=list)
-    """Units of each hidden layer between the memory and the heads."""
-    previous_action: bool = False
-    """The memory also gets the action before."""
-    previous_reward: bool = False
-    """The memory also gets the reward before."""
-    sequence_length: int | None = None
-    """Steps of a sequence that is trained on, which divide ``num_steps``; None: all of them."""
-    burn_in: int = 0
-    """Steps before a sequence from which its first state is computed anew, by the present
-    parameters, before each pass.
-    """
-    refresh_state: bool = False
-    """Compute every sequence's first state anew before each pass, from the rollout's beginning."""
-
-    def validate_memory(self, config: TrainConfig) -> None:
-        """Refuse what no policy can remember with, or no sequence be cut by."""
-        for key, most in _AT_MOST.items():
-            self._require_memory(1 <= getattr(self, key) <= most, key, f"lie in [1, {most}]")
-        sizes = self.output_sizes
-        self._require_memory(all(size >= 1 for size in sizes), "output_sizes", "be positive")
-        steps = config.algorithm.num_steps
-        length = steps if self.sequence_length is None else self.sequence_length
-        self._require_memory(
-            1 <= length <= steps and steps % length == 0,
-            "sequence_length",
-            f"divide num_steps, {steps}",
-        )
-        size = config.algorithm.minibatch_size
-        require(
-            size % length == 0,
-            "algorithm.minibatch_size",
-            f"must be a multiple of the sequence length, {length}, not {size}",
-        )
-        most = length if length < steps else 0
-        self._require_memory(
-            0 <= self.burn_in <= most,
-            "burn_in",
-            f"lie in [0, {most}]: sequences are of {length} steps, and whole rollouts have nothing "
-            "before them",
-        )
-        self._require_memory(
-            not (self.refresh_state and self.burn_in), "burn_in", "be 0 with refresh_state"
-        )
-        self._require_memory(
-            not (self.previous_reward and config.env.normalize_reward),
-            "previous_reward",
-            "be false with env.normalize_reward: evaluation has other rewards than training",
-        )
-
-    def _require_memory(self, holds: bool, key: str, what: str) -> None:
-        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")
 
 
 @dataclass(kw_only=True)
@@ -324,24 +255,12 @@ class RecurrentPPO(PPO):
     def _carried(self, state: Any, episode_start: Any, count: int) -> dict[str, Tensor]:
         """Return ``state`` as checked tensors on the device, zeroed where episodes begin."""
         carried = self.model.initial_carried(count)
-        starts = None if episode_start is None else _starts(episode_start, count)
+        starts = None if episode_start is None else checked_starts(episode_start, count)
         if state is None:
             self._require_beginning(starts)
             return carried
-        if not isinstance(state, Mapping) or set(state) != set(carried):
-            raise UserError(f"state must be what predict returned, a dict of {sorted(carried)}.")
-        for key, initial in carried.items():
-            given = torch.as_tensor(state[key], dtype=initial.dtype, device=self.device)
-            if given.shape != initial.shape:
-                raise UserError(
-                    f"state[{key!r}] has the shape {tuple(given.shape)}, and this policy's for "
-                    f"{count} observations is {tuple(initial.shape)}."
-                )
-            if starts is not None:
-                kept = torch.logical_not(starts).to(self.device)
-                given = given * kept.reshape(-1, *[1] * (given.ndim - 1))
-            carried[key] = given
-        return carried
+        given = checked_state(state, carried)
+        return given if starts is None else zeroed_where(given, starts.to(self.device))
 
     def _require_beginning(self, starts: Tensor | None) -> None:
         if starts is None:
@@ -359,17 +278,6 @@ class RecurrentPPO(PPO):
 
 
 _SHARED_TRUNK = "is PPO's; a policy with memory has algorithm.critic_memory"
-
-
-def _starts(episode_start: Any, count: int) -> Tensor:
-    starts = torch.as_tensor(episode_start)
-    if starts.ndim == 0:
-        starts = starts.expand(count)
-    if starts.shape != (count,):
-        raise UserError(
-            f"episode_start is of shape {tuple(starts.shape)}, but there are {count} observations."
-        )
-    return starts.bool()
 
 
 def train_recurrent_ppo(config: Any, **overrides: Any) -> TrainResult:

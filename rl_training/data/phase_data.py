@@ -164,7 +164,7 @@ class PhaseData:
 
     def joined(self) -> Part:
         """Return all samples, without a copy: ``value_target`` ``[M]``, and ``observation`` or what
-        `samples_of` puts it together from. Which of them are held, `order` says.
+        `phase_samples.samples_of` puts it together from. Which of them are held, `order` says.
         """
         start = self.first % self.capacity
         held = slice(0, self.capacity) if self._wraps else slice(start, start + len(self))
@@ -277,36 +277,3 @@ def sequence_layout(
         "memory": ((count, *state_shape), torch.float32),
         **{key: ((count, length, size), torch.float32) for key, size in sizes.items()},
     }
-
-
-def samples_of(data: Mapping[str, Tensor], indices: Tensor) -> Part:
-    """Return the samples ``[B, ...]`` of what `PhaseData.joined` gave."""
-    samples = {k: v[indices] for k, v in data.items() if k not in ("frames", "places")}
-    if "frames" in data:
-        samples["observation"] = data["frames"][data["places"][indices]].flatten(1, 2)
-    return samples
-
-
-def steps_of(rows: Tensor, length: int) -> Tensor:
-    """Return the indices of all steps of some rows of ``length`` steps."""
-    if length == 1:
-        return rows
-    return (rows.unsqueeze(1) * length + torch.arange(length, device=rows.device)).flatten()
-
-
-def minibatch_of(
-    data: Mapping[str, Tensor], indices: Tensor, device: torch.device | None = None
-) -> tuple[Part, Tensor]:
-    """Return what a gradient step takes: tensors, and which of their rows.
-
-    Args:
-        data: what `PhaseData.joined` gave, and more of its kind.
-        indices: of the samples.
-        device: copy them, and nothing else, there; None: the data is there.
-    """
-    if "frames" not in data and device is None:
-        return dict(data), indices
-    samples = samples_of(data, indices)
-    if device is not None:
-        samples = {key: value.to(device) for key, value in samples.items()}
-    return samples, torch.arange(len(indices), device=device or indices.device)

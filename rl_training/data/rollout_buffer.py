@@ -202,7 +202,22 @@ class RolloutBuffer:
 
 
 def shuffled_indices(
-    count: int, size: int, *, generator: torch.Generator | None = None
+    count: int, size: int, *, unit: int = 1, generator: torch.Generator | None = None
 ) -> tuple[Tensor, ...]:
-    """Return a permutation of ``count`` samples in pieces of ``size``; the last may be smaller."""
-    return torch.split(torch.randperm(count, generator=generator), size)
+    """Return a permutation of ``count`` samples in pieces of ``size``; the last may be smaller.
+
+    Args:
+        count: of all.
+        size: of a piece.
+        unit: so many samples, which follow each other, are drawn as one; it divides both.
+        generator: of the permutation.
+    """
+    pieces = torch.split(torch.randperm(count // unit, generator=generator), size // unit)
+    return tuple(steps_of(rows, unit) for rows in pieces)
+
+
+def steps_of(rows: Tensor, length: int) -> Tensor:
+    """Return the indices of all steps of some rows of ``length`` steps."""
+    if length == 1:
+        return rows
+    return (rows.unsqueeze(1) * length + torch.arange(length, device=rows.device)).flatten()

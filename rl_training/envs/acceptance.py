@@ -16,7 +16,7 @@ from rl_training.envs.flatten import batched_array
 from rl_training.envs.hybrid import action_map, as_rows
 from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.spaces import require_supported
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 
 _DISABLED = "autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED"
 
@@ -125,7 +125,7 @@ def require_usable_vector(
     except Exception as error:
         raise UserError(
             f"{name} cannot reset one row with a seed of its own "
-            f"({type(error).__name__}: {' '.join(str(error).split())}); {_remedy(vector)}."
+            f"({type(error).__name__}: {one_line(error)}); {_remedy(vector)}."
         ) from error
     if not spared:
         raise UserError(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from rl_training.envs.answers import plain_reward
 from rl_training.envs.flatten import leaves_of, named
-from rl_training.envs.masks import MASK, OTHER_MASK, LegalChoices, found_mask
+from rl_training.envs.masks import LegalChoices, found_mask, mask_in
 from rl_training.envs.spaces import DISCRETE, ActionMap
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 
 Array = NDArray[Any]
 
@@ -196,7 +196,7 @@ def _step(env: Any, found: Findings, action: Any) -> tuple[Any, Any, bool, dict[
 
 
 def _look_at_info(information: dict[str, Any], found: Findings) -> None:
-    found.mask_in_info |= MASK in information or OTHER_MASK in information
+    found.mask_in_info |= mask_in(information) is not None
 
 
 def _look_at_reward(reward: Any, found: Findings) -> None:
@@ -303,7 +303,7 @@ def drawn_frame(make: Callable[[], Any]) -> str | None:
         finally:
             env.close()
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return f"{type(error).__name__}: {one_line(error)}"
     array = np.asarray(frame)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[-1] != 3:
         return f"a frame is {array.dtype} of shape {array.shape}, not uint8 (height, width, 3)"

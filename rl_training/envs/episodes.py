@@ -27,7 +27,7 @@ from rl_training.envs.replay import (
 )
 from rl_training.envs.rows import RowError, Rows, RowStep
 from rl_training.envs.seeding import episode_seed
-from rl_training.errors import EnvironmentFailedError, UserError
+from rl_training.errors import EnvironmentFailedError, UserError, one_line
 
 Array = NDArray[Any]
 logger = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class Episodes:
                 f"in environment {row}, step {steps[row]} of episode {self.indices[row]} "
                 f"(reset seed {seed})"
             )
-        told = " ".join(str(cause).split())
+        told = one_line(cause)
         raise EnvironmentFailedError(
             f"{self.name} failed {where}: {type(cause).__name__}: {told}"
         ) from cause

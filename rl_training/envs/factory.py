@@ -19,7 +19,7 @@ from rl_training.envs.acceptance import (
 from rl_training.envs.atari import make_atari
 from rl_training.envs.flatten import flattening_of
 from rl_training.envs.gymnasium_ids import make_by_id
-from rl_training.envs.masks import ObservedMasks, masked
+from rl_training.envs.masks import MASK, ObservedMasks, masked
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.native_procgen import NativeProcgen
 from rl_training.envs.normalize import (
@@ -38,7 +38,7 @@ from rl_training.envs.parallel import (
 from rl_training.envs.seeding import SeededEpisodes
 from rl_training.envs.vector import VectorEnv
 from rl_training.envs.workers import close_vector, start_workers
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.registry import import_object
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _wrapped(env: Environment, name: str) -> Environment:
     try:
         return wrapper(env)
     except (TypeError, AttributeError, AssertionError, KeyError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UserError(f"env.wrappers: {name} does not go around {env}: {reason}") from error
 
 
@@ -316,21 +316,22 @@ def make_normalizer(config: TrainConfig, vector: Any, *, gamma: float) -> Normal
         return None
     observation = reward = None
     if settings.normalize_observation:
-        observation = _observation_normalizer(
-            vector.single_observation_space, settings.clip_observation
-        )
+        observation = _observation_normalizer(config, vector)
     if settings.normalize_reward:
         reward = RewardNormalizer(vector.num_envs, gamma=gamma, clip=settings.clip_reward)
     return Normalizer(observation=observation, reward=reward)
 
 
-def _observation_normalizer(space: Any, clip: float) -> ObservationNormalizer:
+def _observation_normalizer(config: TrainConfig, vector: Any) -> ObservationNormalizer:
+    space, clip = vector.single_observation_space, config.env.clip_observation
     flattening = flattening_of(space)
     if flattening is None:
         return ObservationNormalizer(tuple(space.shape), clip=clip)
+    masks = config.env.action_masks != "off"
+    untouched = flattening.columns((MASK,)) if masks else None
     if flattening.packed:
-        return PackedNormalizer(flattening.floats, clip=clip)
-    return ObservationNormalizer((flattening.floats,), clip=clip)
+        return PackedNormalizer(flattening.floats, clip=clip, untouched=untouched)
+    return ObservationNormalizer((flattening.floats,), clip=clip, untouched=untouched)
 
 
 def _name(env: Any, vector: Any, config: TrainConfig) -> str:

@@ -22,7 +22,8 @@ Path = tuple[str | int, ...]
 LARGEST = 1_000_000
 """Numbers that a flattened observation may have."""
 _IMAGE_DIMENSIONS = 3
-_FLOAT_BYTES = 4
+FLOAT_BYTES = 4
+"""Of a number in a packed vector."""
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
@@ -82,7 +83,7 @@ class Flattening:
                     bounds.append(np.broadcast_to(np.asarray(bound, np.float32).ravel(), width))
         self.floats = size
         """How many numbers of float32 there are."""
-        pixels = _pixels(space, size * _FLOAT_BYTES)
+        pixels = _pixels(space, size * FLOAT_BYTES)
         self.packed = bool(pixels)
         """Whether vectors are of bytes, images among them."""
         order = {path: index for index, (path, _) in enumerate(leaves_of(space))}
@@ -94,7 +95,7 @@ class Flattening:
         self.space: Any = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
         """Of the vectors."""
         if self.packed:
-            length = -(-pixels[-1].columns.stop // _FLOAT_BYTES) * _FLOAT_BYTES
+            length = -(-pixels[-1].columns.stop // FLOAT_BYTES) * FLOAT_BYTES
             self.space = spaces.Box(0, 255, (length,), np.uint8)
 
     def columns(self, path: Path) -> slice:
@@ -155,7 +156,7 @@ class Flattening:
         joined = numbers
         if self.packed:
             joined = np.zeros((count, *self.space.shape), np.uint8)
-            numbers = joined[:, : self.floats * _FLOAT_BYTES].view(np.float32)
+            numbers = joined[:, : self.floats * FLOAT_BYTES].view(np.float32)
         for leaf, value in zip(self._leaves, values, strict=True):
             if self.packed and is_pixels(leaf.space):
                 _require_bytes(leaf, value)

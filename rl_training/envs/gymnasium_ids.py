@@ -11,7 +11,7 @@ import gymnasium
 
 from rl_training.arguments import PYTHON_ENVIRONMENT
 from rl_training.envs import procgen
-from rl_training.errors import UserError, nearest
+from rl_training.errors import UserError, nearest, one_line
 
 _WRONG_ARGUMENTS = re.compile(
     r"unexpected keyword argument|takes no (keyword )?arguments|multiple values for|"
@@ -53,7 +53,7 @@ def make_by_id(
             f"{env_id} needs a package that is missing: {_remedy(spec, error)}"
         ) from error
     except gymnasium.error.Error as error:
-        raise UserError(f"{env_id} cannot be made: {_one_line(error)}") from error
+        raise UserError(f"{env_id} cannot be made: {one_line(error)}") from error
     except TypeError as error:
         if not _WRONG_ARGUMENTS.search(str(error)):
             raise
@@ -63,7 +63,7 @@ def make_by_id(
                 f"{env_id} cannot render {render_mode!r}: it takes no render_mode."
             ) from error
         raise UserError(
-            f"{env_id} does not take one of the env_kwargs {sorted(kwargs)}: {_one_line(error)}"
+            f"{env_id} does not take one of the env_kwargs {sorted(kwargs)}: {one_line(error)}"
         ) from error
     _require_render_mode(env, env_id, render_mode)
     return env
@@ -122,7 +122,7 @@ def spec_of(env_id: str) -> Any:
                 " The environment comes first, and there is no name of a policy: networks follow "
                 "from the spaces and from hidden_sizes, encoder and so on."
             )
-        raise UserError(f"{message} ({_one_line(error)})") from error
+        raise UserError(f"{message} ({one_line(error)})") from error
 
 
 def _ids_of(module: str, new: set[str]) -> list[str]:
@@ -189,7 +189,7 @@ def _remedy(spec: Any, error: Exception) -> str:
     for package, extra in _EXTRA_OF_PACKAGE.items():
         if str(spec.entry_point).startswith(package):
             return f'pip install "rl_training[{extra}]".'
-    return _one_line(error)
+    return one_line(error)
 
 
 def _require_render_mode(
@@ -201,7 +201,3 @@ def _require_render_mode(
         raise UserError(
             f"{env_id} cannot render {render_mode!r}; it offers: {', '.join(offered) or 'nothing'}."
         )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -12,10 +12,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.envs.flatten import Flattening, Path, choices, is_pixels, leaves_of
+from rl_training.envs.flatten import FLOAT_BYTES, Flattening, Path, choices, is_pixels, leaves_of
 
 Kind = Literal["numbers", "bits", "one-hot", "image"]
-_FLOAT_BYTES = 4
 _PIXEL_SCALE = 1.0 / 255.0
 
 
@@ -66,7 +65,7 @@ class Layout:
         """Return the numbers ``[*batch, floats]`` of observations ``[*batch, size]``."""
         if not self.packed:
             return observation
-        return observation[..., : self.floats * _FLOAT_BYTES].view(torch.float32)
+        return observation[..., : self.floats * FLOAT_BYTES].view(torch.float32)
 
     def split(self, observation: Tensor) -> dict[str, Tensor]:
         """Return the parts of observations ``[*batch, size]`` by name: images ``[*batch, *shape]``,

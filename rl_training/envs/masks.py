@@ -8,14 +8,17 @@ another row's mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
-from rl_training.envs.flatten import Flattening, choices
+from rl_training.envs.flatten import FLOAT_BYTES, Flattening, choices
 from rl_training.envs.rows import RowError
 from rl_training.envs.spaces import require_taken
 from rl_training.errors import UserError
@@ -26,6 +29,8 @@ MASK, OBSERVATION = "action_mask", "observation"
 """Keys of the observation that `ActionMasks` makes."""
 OTHER_MASK = "action_masks"
 """The other key of an ``info`` that a mask may stand under."""
+METHOD = "action_masks"
+"""The method that an environment may say its mask by."""
 _DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -91,13 +96,19 @@ class LegalChoices:
         return np.array(chosen, np.int64).reshape(self._space.shape)
 
 
+def mask_in(information: Mapping[str, Any]) -> Any:
+    """Return the mask in an ``info``, under either of its keys; None: there is none."""
+    mask = information.get(MASK)
+    return information.get(OTHER_MASK) if mask is None else mask
+
+
 def found_mask(env: Any, observation: Any, information: Mapping[str, Any]) -> Any:
     """Return the mask that an environment gives, by whichever way; None: it gives none."""
-    for key in (MASK, OTHER_MASK):
-        if key in information:
-            return information[key]
-    if env.has_wrapper_attr(OTHER_MASK):
-        return env.get_wrapper_attr(OTHER_MASK)()
+    mask = mask_in(information)
+    if mask is not None:
+        return mask
+    if env.has_wrapper_attr(METHOD):
+        return env.get_wrapper_attr(METHOD)()
     return observation.get(MASK) if isinstance(observation, dict) else None
 
 
@@ -121,9 +132,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._count = sum(choice_counts(env.action_space))
         self._method: Callable[[], Any] | None = None
         if source == "method":
-            if not env.has_wrapper_attr("action_masks"):
-                raise UserError(f"env.action_masks is 'method', and {env} has no action_masks().")
-            self._method = env.get_wrapper_attr("action_masks")
+            if not env.has_wrapper_attr(METHOD):
+                raise UserError(f"env.action_masks is 'method', and {env} has no {METHOD}().")
+            self._method = env.get_wrapper_attr(METHOD)
         if source == "observation":
             require_mask(env.observation_space, env.action_space)
             # The wrapped method itself: a step costs no extra call.
@@ -151,9 +162,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._method is not None:
             mask = self._method()
         else:
-            mask = information.get(MASK)
+            mask = mask_in(information)
             if mask is None:
-                mask = self._other(information, over)
+                mask = self._unsaid(over)
         legal = np.asarray(mask)
         if legal.shape != (self._count,):
             raise UserError(
@@ -162,10 +173,7 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         bits = legal if legal.dtype.char in "?b" else legal != 0  # bool and int8 as they are
         return {MASK: bits, OBSERVATION: observation}
 
-    def _other(self, information: dict[str, Any], over: Any) -> Any:
-        mask = information.get(OTHER_MASK)
-        if mask is not None:
-            return mask
+    def _unsaid(self, over: Any) -> Any:
         if over:
             return np.ones(self._count)  # nobody acts on it
         raise UserError(f"env.action_masks is 'info', and {self.env}'s info has no {MASK!r}.")
@@ -209,7 +217,41 @@ def require_mask(observation_space: Any, action_space: Any) -> None:
         )
 
 
-def mask_columns(observation_space: Any, action_space: Any) -> slice:
+@dataclass(frozen=True)
+class MaskColumns:
+    """Where the mask stands in observation vectors ``[*batch, size]``.
+
+    Args:
+        columns: among the vector's numbers.
+        packed: whether it is a vector of bytes; see `rl_training.envs.flatten.Flattening`.
+    """
+
+    columns: slice
+    packed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Of a mask, n."""
+        return int(self.columns.stop - self.columns.start)
+
+    @property
+    def _stored(self) -> slice:
+        if not self.packed:
+            return self.columns
+        return slice(self.columns.start * FLOAT_BYTES, self.columns.stop * FLOAT_BYTES)
+
+    def of(self, observation: Tensor) -> Tensor:
+        """Return the masks ``[*batch, n]``, numbers."""
+        mask = observation[..., self._stored]
+        return mask.view(torch.float32) if self.packed else mask
+
+    def of_array(self, observation: Array) -> Array:
+        """Return the same of a NumPy array."""
+        mask = observation[..., self._stored]
+        return mask.view(np.float32) if self.packed else mask
+
+
+def mask_columns(observation_space: Any, action_space: Any) -> MaskColumns:
     """Return where the mask stands in the vector that observations are flattened to.
 
     Raises:
@@ -217,9 +259,7 @@ def mask_columns(observation_space: Any, action_space: Any) -> slice:
     """
     require_mask(observation_space, action_space)
     flattening = Flattening(observation_space)
-    if flattening.packed:
-        raise UserError("env.action_masks: masks do not go with images yet.")
-    return flattening.columns((MASK,))
+    return MaskColumns(flattening.columns((MASK,)), flattening.packed)
 
 
 class ObservedMasks:
@@ -239,7 +279,7 @@ class ObservedMasks:
 
     def legal_actions(self, observation: Array) -> Array:
         """Return a legal action for every row, counted from 0, ``[N, *act]``."""
-        return self._choices.first(observation[:, self._columns])
+        return self._choices.first(self._columns.of_array(observation))
 
     def require(
         self, observation: Array, rows: Sequence[int], over: Sequence[Sequence[Any]] = ()
@@ -247,7 +287,7 @@ class ObservedMasks:
         """Raise `RowError` where no action is legal in one of the observations, ``[len(rows),
         size]``, of ``rows``, and neither of the flags ``over`` says that its episode is.
         """
-        masks = observation[:, self._columns]
+        masks = self._columns.of_array(observation)
         if self._choices.missing(masks) is None:
             return
         for index, row in enumerate(rows):

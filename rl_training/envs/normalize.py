@@ -82,14 +82,22 @@ class ObservationNormalizer:
     keeps_dtype = False
     """Whether normalised observations are of the dtype of raw ones, and not float32."""
 
-    def __init__(self, shape: tuple[int, ...], *, clip: float = 10.0) -> None:
-        """Prepare for observations of shape ``shape``."""
+    def __init__(
+        self, shape: tuple[int, ...], *, clip: float = 10.0, untouched: slice | None = None
+    ) -> None:
+        """Prepare for observations of shape ``shape``; of vectors, ``untouched`` numbers stay as
+        they are.
+        """
         self.statistics = RunningMeanStd(shape)
         self.clip = clip
+        self._untouched = untouched
 
     def update(self, observation: Array) -> None:
         """Add the observations ``[M, *shape]`` to the statistics."""
         self.statistics.update(observation)
+        if self._untouched is not None:
+            self.statistics.mean[self._untouched] = 0.0
+            self.statistics.var[self._untouched] = 1.0 - EPSILON
 
     def __call__(self, observation: Array) -> Array:
         """Return ``observation`` ``[..., *shape]`` normalised, as a new float32 array."""
@@ -104,13 +112,13 @@ class PackedNormalizer(ObservationNormalizer):
 
     Args:
         floats: how many numbers of float32 a vector begins with.
-        clip: as for the parent.
+        clip, untouched: as for the parent.
     """
 
     keeps_dtype = True
 
-    def __init__(self, floats: int, *, clip: float = 10.0) -> None:
-        super().__init__((floats,), clip=clip)
+    def __init__(self, floats: int, *, clip: float = 10.0, untouched: slice | None = None) -> None:
+        super().__init__((floats,), clip=clip, untouched=untouched)
         self._bytes = 4 * floats
 
     def _numbers(self, observation: Array) -> Array:

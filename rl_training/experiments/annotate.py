@@ -18,7 +18,7 @@ from rl_training.experiments.manifest import Manifest, PeerScore
 from rl_training.experiments.pages import number, span
 from rl_training.experiments.results import PresetResult, load_results
 from rl_training.experiments.statistics import summarise
-from rl_training.runtime.files import replace_durable
+from rl_training.runtime.files import replace_durable, writing_to
 
 SECTION = "## Scores"
 """Where the tables stand in ``zoo/README.md``."""
@@ -244,7 +244,5 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with writing_to(path):
         replace_durable(path, text.encode("utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error

@@ -9,12 +9,11 @@ from typing import Any
 from rl_training.arguments import named_modules
 from rl_training.config import load_config
 from rl_training.config.yaml_text import format_yaml
-from rl_training.errors import UserError
 from rl_training.experiments.compare import RunSummary, read_run
 from rl_training.experiments.document import Table, markdown_table
-from rl_training.experiments.jobs import read_json, read_lines
+from rl_training.experiments.jobs import read_lines
 from rl_training.runtime.checkpoint_directory import read_link, step_of
-from rl_training.runtime.files import replace_durable
+from rl_training.runtime.files import read_json, replace_durable, writing_to
 
 
 def write_card(run: str | PathLike[str], output: str | PathLike[str] | None = None) -> Path:
@@ -25,11 +24,9 @@ def write_card(run: str | PathLike[str], output: str | PathLike[str] | None = No
     """
     summary = read_run(run)
     path = summary.path / "MODEL_CARD.md" if output is None else Path(output)
-    try:
+    with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_durable(path, card(summary).encode("utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
     return path
 
 

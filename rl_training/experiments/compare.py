@@ -11,7 +11,8 @@ from typing import Any
 
 from rl_training.config import config_to_dict, load_config
 from rl_training.errors import UserError
-from rl_training.experiments.jobs import read_json, read_lines
+from rl_training.experiments.jobs import read_lines
+from rl_training.runtime.files import read_json
 
 _APART = ("seed", "output_dir", "tags", "tracking")
 """What runs of one experiment may differ in."""

@@ -19,8 +19,10 @@ from rl_training.envs.hybrid import is_hybrid
 from rl_training.envs.masks import mask_columns
 from rl_training.envs.normalize import EPSILON, ObservationNormalizer
 from rl_training.errors import UserError
+from rl_training.models.carried_state import zeroed_where
 from rl_training.models.lstm import MEMORY
 from rl_training.runtime import checkpoint as checkpoints
+from rl_training.runtime.files import writing_to
 from rl_training.runtime.manifest import MANIFEST
 from rl_training.version import __version__
 from rl_training.workflows import load_algorithm
@@ -67,11 +69,9 @@ def export_policy(
         return checkpoints.save_policy(target, step=step, policy=policy.state, config=policy.config)
     algorithm, _ = load_algorithm(Path(path), best=best, trust_modules=trust_modules)
     program = to_onnx(algorithm)
-    try:
+    with writing_to(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         program.save(str(target))
-    except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror or error}.") from error
     return target
 
 
@@ -137,10 +137,7 @@ class ExportedMemoryPolicy(ExportedPolicy):
             episode_start: bool ``[N]``: whose episode begins.
         """
         model: Any = self._algorithm.modules["model"]
-        kept = torch.logical_not(episode_start)
-        before = {
-            key: value * kept.reshape(-1, *[1] * (value.ndim - 1)) for key, value in carried.items()
-        }
+        before = zeroed_where(carried, episode_start)
         action, _, _, after = model.act(
             self._normalize(observation),
             before[MEMORY],
@@ -262,5 +259,5 @@ def _mask_place(algorithm: Algorithm) -> dict[str, str]:
     """Return where the mask of legal actions stands in an observation."""
     if algorithm.config.env.action_masks == "off":
         return {}
-    columns = mask_columns(algorithm.raw_observation_space, algorithm.action_space)
+    columns = mask_columns(algorithm.raw_observation_space, algorithm.action_space).columns
     return {"action_mask_columns": f"{columns.start}:{columns.stop}"}

@@ -17,15 +17,21 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig, config_to_dict, dump_yaml, replace_config
 from rl_training.errors import UserError
 from rl_training.experiments.manifest import Manifest
-from rl_training.runtime.files import json_bytes, replace_durable, write_json
+from rl_training.runtime.files import (
+    json_bytes,
+    read_json,
+    replace_durable,
+    write_json,
+    writing_to,
+)
 from rl_training.runtime.run_lock import RunLock
+from rl_training.runtime.run_records import time_text
 
 STATUSES = ("waiting", "running", "stopped", "failed", "done")
 """``stopped``: interrupted or killed; it goes on where it was."""
@@ -71,8 +77,8 @@ class Job:
     def write_state(self, **changes: Any) -> None:
         """Change some of ``state.json``; the caller holds the lock."""
         content = read_json(self.directory / "state.json") or {}
-        moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        write_json(self.directory / "state.json", {**content, **changes, "changed_at": moment})
+        changed = {**changes, "changed_at": time_text()}
+        write_json(self.directory / "state.json", {**content, **changed})
 
 
 @dataclass(frozen=True)
@@ -116,11 +122,9 @@ def prepare(manifest: Manifest, directory: Path) -> list[Job]:
     planned = [(job, _config(bases[job.preset], job, manifest)) for job in jobs]
     for job, config in planned:
         _require_same(job, _description(job, config, manifest.episodes))
-    try:
+    with writing_to(directory):
         for job, config in planned:
             write_plan(job, config, manifest.episodes)
-    except OSError as error:
-        raise UserError(f"{directory} cannot be written: {error.strerror or error}.") from error
     return jobs
 
 
@@ -183,15 +187,6 @@ def locked(directory: Path) -> bool:
             return False
     except UserError:
         return True
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None where there is none, or none that can be read."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

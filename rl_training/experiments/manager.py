@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from rl_training.errors import UserError
 from rl_training.experiments import worker
 from rl_training.experiments.backends import Backend, Handle, LocalBackend
-from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare, read_json
+from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare
 from rl_training.experiments.manifest import Manifest, load_manifest
+from rl_training.runtime.files import read_json
 from rl_training.runtime.signals import StopSignals
 
 if TYPE_CHECKING:

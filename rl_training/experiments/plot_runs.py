@@ -10,6 +10,7 @@ from rl_training.errors import UserError, nearest
 from rl_training.experiments.compare import RunSummary, grouped, read_run
 from rl_training.experiments.jobs import read_lines
 from rl_training.experiments.plots import Curve, draw_curves, require_matplotlib, save
+from rl_training.runtime.files import writing_to
 
 EVALUATIONS = "eval/return_mean"
 TRAINING = "train/return_mean"
@@ -48,11 +49,9 @@ def plot_runs(
     styles = {name: number for number, name in enumerate(names)}
     path = Path(output)
     base = path.with_suffix("") if path.suffix in (".png", ".svg") else path
-    try:
+    with writing_to(base.parent):
         base.parent.mkdir(parents=True, exist_ok=True)
         svg = save(draw_curves(panels, metric, styles), base)
-    except OSError as error:
-        raise UserError(f"{base.parent} cannot be written: {error.strerror or error}.") from error
     return [svg.with_suffix(".png"), svg]
 
 

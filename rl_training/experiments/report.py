@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import UserError
 from rl_training.experiments import pages
 from rl_training.experiments.document import Picture, to_html, to_markdown
 from rl_training.experiments.manifest import Manifest
@@ -20,7 +19,7 @@ from rl_training.experiments.results import (
     scaled_scores,
 )
 from rl_training.experiments.statistics import Summary, summarise, summarise_strata
-from rl_training.runtime.files import replace_durable, write_json
+from rl_training.runtime.files import replace_durable, write_json, writing_to
 from rl_training.version import __version__
 
 HERE = "rl_training"
@@ -62,7 +61,7 @@ def write_report(manifest: Manifest, runs: Path, directory: Path, *, plots: bool
     """
     results = load_results(manifest, runs)
     content = report_data(manifest, results)
-    try:
+    with writing_to(directory):
         directory.mkdir(parents=True, exist_ok=True)
         pictures: list[Picture] = []
         if plots:
@@ -79,8 +78,6 @@ def write_report(manifest: Manifest, runs: Path, directory: Path, *, plots: bool
         for name, text in texts.items():
             replace_durable(directory / name, text.encode("utf-8"))
         write_json(directory / "report.json", content)
-    except OSError as error:
-        raise UserError(f"{directory} cannot be written: {error.strerror or error}.") from error
     drawn = [path for each in pictures for path in (each.path, each.path.with_suffix(".png"))]
     files = [directory / name for name in [*texts, "report.json"]]
     return Report(manifest, results, [*files, *drawn])

@@ -13,11 +13,11 @@ from rl_training.experiments.jobs import (
     JobState,
     jobs_of,
     measured_as_now,
-    read_json,
     read_lines,
 )
 from rl_training.experiments.manifest import Entry, Manifest, Metric
 from rl_training.experiments.statistics import normalise
+from rl_training.runtime.files import read_json
 
 METRICS: tuple[Metric, ...] = ("final policy", "best model", "best of training", "training returns")
 

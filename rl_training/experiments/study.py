@@ -27,14 +27,13 @@ from typing import Any, Literal, get_args
 from rl_training.config import TrainConfig, config_to_dict, load_config, replace_config
 from rl_training.errors import UserError
 from rl_training.experiments.backends import Backend, LocalBackend
-from rl_training.experiments.jobs import read_json
 from rl_training.experiments.search_space import (
     SearchSpace,
     default_space,
     fitted,
     own_values,
 )
-from rl_training.runtime.files import write_json
+from rl_training.runtime.files import read_json, write_json, writing_to
 from rl_training.runtime.run_lock import RunLock
 
 DEFAULT_OUTPUT = Path("runs") / "studies"
@@ -155,7 +154,7 @@ class Study:
     @contextlib.contextmanager
     def _folder(self) -> Iterator[None]:
         """Make the folder and hold it."""
-        try:
+        with writing_to(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = RunLock(self.directory)
             try:
@@ -165,9 +164,6 @@ class Study:
             with lock:
                 self._require_same()
                 yield
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"{self.directory} cannot be written: {reason}.") from error
 
     def _require_same(self) -> None:
         path, planned = self.directory / "study.json", self.description()

@@ -11,10 +11,11 @@ from typing import Any
 from rl_training.errors import UserError
 from rl_training.experiments import worker
 from rl_training.experiments.backends import Backend, Handle
-from rl_training.experiments.jobs import Job, locked, read_json, read_lines, write_plan
+from rl_training.experiments.jobs import Job, locked, read_lines, write_plan
 from rl_training.experiments.manager import STOPPED, how_it_died
 from rl_training.experiments.study import Study, StudyOutcome, require_optuna
 from rl_training.experiments.study_results import write_results
+from rl_training.runtime.files import read_json
 from rl_training.runtime.seeding import derive_seed
 from rl_training.runtime.signals import StopSignals
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from rl_training.arguments import named_modules
 from rl_training.config import TrainConfig, load_config
-from rl_training.errors import UserError
-from rl_training.experiments.jobs import Job, read_json
+from rl_training.errors import UserError, one_line
+from rl_training.experiments.jobs import Job
 from rl_training.registry import import_object
 from rl_training.runtime.checkpoint_directory import CHECKPOINTS, read_link
-from rl_training.runtime.files import write_json
+from rl_training.runtime.files import read_json, write_json
 from rl_training.runtime.run_lock import RunLock
 from rl_training.workflows import TrainResult, evaluate_checkpoint, resume_checkpoint, train
 
@@ -82,7 +82,7 @@ def _noted(job: Job, episodes: int) -> int:
     except Exception as error:
         traceback.print_exc()
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        job.write_state(status="failed", error=kind + " ".join(str(error).split()))
+        job.write_state(status="failed", error=kind + one_line(error))
         return 1
     job.write_state(status="done")
     return 0

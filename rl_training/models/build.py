@@ -11,6 +11,7 @@ from torch import nn
 
 from rl_training.envs.hybrid import policy_numbers
 from rl_training.envs.layout import Layout
+from rl_training.envs.masks import MaskColumns
 from rl_training.envs.spaces import space_from_dict
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic, Architecture
@@ -49,7 +50,7 @@ def build_actor_critic(
     layout: Layout | None = None,
     networks: tuple[TensorDictModuleBase, TensorDictModuleBase] | None = None,
     model_options: Mapping[str, Any] | None = None,
-    mask: slice | None = None,
+    mask: MaskColumns | None = None,
     **head_options: Any,
 ) -> ActorCritic:
     """Return the model that ``model`` describes.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from rl_training.envs.masks import MaskColumns
 from rl_training.models.actor_critic import (
     ActorCritic,
     Architecture,
@@ -75,7 +76,7 @@ class LSTMActorCritic(ActorCritic):
         activation: str = "tanh",
         previous_action: bool = False,
         previous_reward: bool = False,
-        mask_columns: slice | None = None,
+        mask_columns: MaskColumns | None = None,
     ) -> None:
         nn.Module.__init__(self)
         self.architecture = architecture
@@ -90,7 +91,7 @@ class LSTMActorCritic(ActorCritic):
         self.output = make_output(memory_size)
         self.feature_size = self.output.output_size
         if mask_columns is not None:
-            self.feature_size += mask_columns.stop - mask_columns.start
+            self.feature_size += mask_columns.size
         self.action_head = make_head(self.feature_size)
         self.carried_sizes = {
             **({PREVIOUS_ACTION: self.action_head.num_actions} if previous_action else {}),
@@ -171,7 +172,7 @@ class LSTMActorCritic(ActorCritic):
         features: Tensor = self.output(remembered[0])
         if self.mask_columns is None:
             return features
-        return torch.cat([features, observation[..., self.mask_columns]], -1)
+        return torch.cat([features, self.mask_columns.of(observation)], -1)
 
     def _value_of(self, remembered: Tensor, own: Tensor | None) -> Tensor:
         read = remembered[-1] if own is None else own

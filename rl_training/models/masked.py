@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rl_training.envs.masks import MaskColumns
 from rl_training.models.heads import ActionHead, CategoricalHead, Parameters
 from rl_training.models.multi_categorical import IMPOSSIBLE, MultiCategoricalHead
 
@@ -47,17 +48,17 @@ class MaskedEncoder(nn.Module):
         columns: where the mask stands in them.
     """
 
-    def __init__(self, encoder: nn.Module, columns: slice) -> None:
+    def __init__(self, encoder: nn.Module, columns: MaskColumns) -> None:
         super().__init__()
         self.encoder = encoder
         self.columns = columns
         inner = encoder.output_size
         assert isinstance(inner, int)
-        self.output_size = inner + columns.stop - columns.start
+        self.output_size = inner + columns.size
 
     def forward(self, observation: Tensor) -> Tensor:
         """Return features and mask."""
-        return torch.cat([self.encoder(observation), observation[..., self.columns]], -1)
+        return torch.cat([self.encoder(observation), self.columns.of(observation)], -1)
 
 
 class MaskedCategoricalHead(CategoricalHead):
@@ -126,7 +127,7 @@ def masked_head(
 
 
 def masked_encoder(
-    make_encoder: Callable[[], nn.Module], columns: slice
+    make_encoder: Callable[[], nn.Module], columns: MaskColumns
 ) -> Callable[[], nn.Module]:
     """Return a function that makes a `MaskedEncoder` at each call."""
     return lambda: MaskedEncoder(make_encoder(), columns)

@@ -10,6 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
 
+from rl_training.models.carried_state import zeroed_where
 from rl_training.models.lstm import MEMORY, LSTMActorCritic
 from rl_training.models.rollout_policy import RolloutPolicy
 
@@ -92,11 +93,7 @@ class RecurrentPolicy(TensorDictModuleBase):
         state = carried[MEMORY]
         is_init = tensordict.get("is_init", None)
         if is_init is not None:
-            kept = torch.logical_not(is_init.reshape(-1)).to(state.device)
-            carried = {
-                key: value * kept.reshape(-1, *[1] * (value.ndim - 1))
-                for key, value in carried.items()
-            }
+            carried = zeroed_where(carried, is_init.reshape(-1).to(state.device))
         action, log_probability, _, after = self.model.act(
             tensordict.get("observation").to(state.device),
             carried[MEMORY],

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.envs.masks import mask_columns
+from rl_training.envs.masks import MaskColumns, mask_columns
 from rl_training.losses import dqn as losses
 from rl_training.models.masked import legal_alone, legal_or_all, random_legal
 from rl_training.models.q_networks import QNetwork
@@ -84,17 +84,15 @@ class DQNConfig(OffPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        self._require(self.target_update_interval >= 1, "target_update_interval", "be at least 1")
+        self._require_at_least_one("target_update_interval")
         self._require(0 < self.tau <= 1, "tau", "lie in (0, 1]")
-        for key in ("exploration_initial", "exploration_final", "exploration_fraction"):
-            self._require(0 <= getattr(self, key) <= 1, key, "lie in [0, 1]")
-        for key in ("priority_exponent", "importance_exponent"):
-            self._require(0 <= getattr(self, key) <= 1, key, "lie in [0, 1]")
+        self._require_share("exploration_initial", "exploration_final", "exploration_fraction")
+        self._require_share("priority_exponent", "importance_exponent")
         self._require(self.num_atoms >= 2, "num_atoms", "be at least 2")
         self._require(
             self.value_min < self.value_max, "value_max", f"be above value_min {self.value_min}"
         )
-        self._require(self.noisy_std > 0, "noisy_std", "be positive")
+        self._require_positive("noisy_std")
 
     def resolved(self) -> DQNConfig:
         """Return the config with what ``rainbow`` stands for."""
@@ -126,7 +124,7 @@ class DQN(OffPolicyAlgorithm):
         """Build the action-value network and its target."""
         self._require_built_networks(encoder=True)
         self.settings = settings = self.config.algorithm.resolved()
-        self._mask: slice | None = None
+        self._mask: MaskColumns | None = None
         if self.config.env.action_masks != "off":
             self._mask = mask_columns(self.raw_observation_space, self.action_space)
         self.target_updates = 0
@@ -160,7 +158,7 @@ class DQN(OffPolicyAlgorithm):
 
     def legal(self, observation: Tensor) -> Tensor | None:
         """Return the mask of legal actions ``[*batch, n]`` in observations; None: all are legal."""
-        return None if self._mask is None else observation[..., self._mask]
+        return None if self._mask is None else self._mask.of(observation)
 
     def _greedy(self, network: QNetwork, observation: Tensor, noise: Tensor | None) -> Tensor:
         """Return the legal actions of highest value ``[*batch]``."""

@@ -6,7 +6,7 @@ python -m rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig, require, require_directory
 from rl_training.data.frame_stacks import stacked_frames
-from rl_training.data.phase_data import PhaseData, minibatch_of, phase_layout, samples_of, steps_of
+from rl_training.data.phase_data import PhaseData, phase_layout
+from rl_training.data.phase_samples import PhaseSamples
 from rl_training.data.replay_storage import Storage
-from rl_training.data.rollout_buffer import shuffled_indices
 from rl_training.envs.observations import observed_torch_dtype
 from rl_training.errors import UserError
 from rl_training.losses.ppg import PPGAuxiliaryLoss
@@ -98,10 +98,9 @@ class PPGConfig(ClippedPolicyConfig):
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
         require_directory("algorithm.auxiliary_directory", self.auxiliary_directory)
-        at_least_one = ("policy_iterations", "policy_epochs", "value_epochs")
-        parts = ("policy_accumulation", "auxiliary_accumulation")
-        for key in (*at_least_one, "auxiliary_minibatches", *parts):
-            self._require(getattr(self, key) >= 1, key, "be at least 1")
+        self._require_at_least_one("policy_iterations", "policy_epochs", "value_epochs")
+        self._require_at_least_one("auxiliary_minibatches")
+        self._require_at_least_one("policy_accumulation", "auxiliary_accumulation")
         for key in ("auxiliary_iterations", "auxiliary_steps"):
             value = getattr(self, key)
             self._require(value is None or value >= 1, key, "be at least 1, or null")
@@ -110,9 +109,9 @@ class PPGConfig(ClippedPolicyConfig):
             "algorithm.policy_accumulation",
             "must be 1 with normalize_advantage 'minibatch': parts have other means",
         )
-        for key in ("auxiliary_epochs", "clone_coefficient", "true_value_coefficient"):
-            self._require(getattr(self, key) >= 0, key, "not be negative")
-        self._require(self.auxiliary_learning_rate > 0, "auxiliary_learning_rate", "be positive")
+        self._require_not_negative("auxiliary_epochs", "clone_coefficient")
+        self._require_not_negative("true_value_coefficient")
+        self._require_positive("auxiliary_learning_rate")
         rows = self.phase_iterations * config.num_envs
         most, what = rows * self.num_steps, "samples"
         if self.whole_sequences:
@@ -267,19 +266,11 @@ class PPG(PPO):
                 metrics.update(self.auxiliary_update())
         return metrics
 
-    def _minibatches(
-        self, samples: Mapping[str, Tensor], epochs: int
-    ) -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
-        """Yield samples, and which of them a gradient step is on: single steps or whole rows."""
+    @property
+    def _unit(self) -> int:
+        """Samples that minibatches are drawn in, in both phases: single ones, or whole rows."""
         config = self.config.algorithm
-        if not config.whole_sequences:
-            yield from super()._minibatches(samples, epochs)
-            return
-        count = samples["value_target"].shape[0] // config.num_steps
-        size = config.minibatch_size // config.num_steps
-        for _ in range(epochs):
-            for rows in shuffled_indices(count, size, generator=self.generators["minibatch"]):
-                yield samples, steps_of(rows, config.num_steps)
+        return int(config.num_steps) if config.whole_sequences else 1
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         config = self.config.algorithm
@@ -306,21 +297,16 @@ class PPG(PPO):
         start = time.perf_counter()
         # Samples whose number grows at first are not for a compiled step to see as a whole.
         whole = phase.storage == "ram" and config.auxiliary_iterations is None
-        home, copied = (self.device, None) if whole else (torch.device("cpu"), self.device)
-        data = {key: value.to(home) for key, value in phase.joined().items()}
-        # Where the samples are sequences themselves, each is one.
-        unit = config.num_steps if config.whole_sequences else 1
-        places, most = phase.order(unit), config.auxiliary_steps
+        samples = PhaseSamples(phase, unit=self._unit, device=self.device, whole=whole)
+        pieces, most = self._pieces(len(samples)), config.auxiliary_steps
         taken: list[Tensor] = []
         for epoch in range(config.auxiliary_epochs):
-            permutation = torch.randperm(len(places), generator=self.generators["minibatch"])
-            cuts = places[permutation].to(home).tensor_split(self._pieces(len(places)))
-            minibatches = [steps_of(rows, unit) for rows in cuts[: most and most - len(taken)]]
+            minibatches = samples.shuffled(
+                pieces, self.generators["minibatch"], at_most=most and most - len(taken)
+            )
             if epoch == 0:
-                data.update(self._old_policy(data, self._parts(minibatches)))
-            taken += [
-                self._auxiliary_step(*minibatch_of(data, each, copied)) for each in minibatches
-            ]
+                self._keep_old_policy(samples, minibatches)
+            taken += [self._auxiliary_step(*samples.minibatch(each)) for each in minibatches]
         self._since_phase = 0
         phase.forget_all_but(max(config.phase_iterations - config.policy_iterations, 0))
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)
@@ -334,32 +320,17 @@ class PPG(PPO):
             pieces = max(pieces * len(self._phase) // config.auxiliary_iterations, 1)
         return int(min(pieces, count))
 
-    def _parts(self, minibatches: Sequence[Tensor]) -> list[Tensor]:
-        """Return the minibatches as the gradient steps compute them."""
-        parts = self.config.algorithm.auxiliary_accumulation
-        return [part for each in minibatches for part in each.tensor_split(min(parts, len(each)))]
-
     @torch.no_grad()
-    def _old_policy(
-        self, data: Mapping[str, Tensor], minibatches: Sequence[Tensor]
-    ) -> dict[str, Tensor]:
-        """Return the distribution of the policy as it now is, ``[M, ...]`` per parameter.
+    def _keep_old_policy(self, samples: PhaseSamples, minibatches: Sequence[Tensor]) -> None:
+        """Keep the distribution of the policy as it now is beside the samples.
 
-        In the very minibatches that the phase begins with: the same rows multiplied in another
-        batch may differ in the last bit, and the first divergence would not be exactly zero.
+        In the very minibatches that the phase begins with, cut as the gradient steps compute them:
+        the same rows multiplied in another batch may differ in the last bit, and the first
+        divergence would not be exactly zero.
         """
-        names = self.auxiliary_loss.old_parameter_keys
-        order, count = torch.cat(list(minibatches)), len(data["value_target"])
-        parts = []
-        for each in minibatches:
-            samples = {k: v.to(self.device) for k, v in samples_of(data, each).items()}
-            parts.append(self.auxiliary_loss.distribution(samples))
-        old = {}
-        for name, pieces in zip(names, zip(*parts, strict=True), strict=True):
-            joined = torch.cat(pieces).to(order.device)
-            # Of samples that are in no minibatch, it is not needed.
-            old[name] = joined.new_zeros(count, *joined.shape[1:]).index_copy_(0, order, joined)
-        return old
+        count, loss = self.config.algorithm.auxiliary_accumulation, self.auxiliary_loss
+        parts = [part for each in minibatches for part in each.tensor_split(min(count, len(each)))]
+        samples.keep(loss.old_parameter_keys, loss.distribution, parts)
 
     def _auxiliary_metrics(self, taken: Tensor, seconds: float) -> dict[str, Tensor]:
         names = self._auxiliary_step.metric_names

@@ -11,22 +11,15 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_training.algorithm import Algorithm
-from rl_training.config import TrainConfig, require
+from rl_training.config import Hyperparameters, TrainConfig
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
-from rl_training.envs import observed_dtype, space_to_dict
-from rl_training.envs.hybrid import require_continuous
-from rl_training.envs.masks import mask_columns
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
 from rl_training.losses.returns import explained_variance
-from rl_training.models.actor_critic import ActorCritic, Architecture, MLPActorCritic
-from rl_training.models.build import build_actor_critic
-from rl_training.models.rollout_policy import RolloutPolicy
-from rl_training.models.tensordict_modules import policy_module
-from rl_training.optim import FlatAdam, FlatParameters, GradientStep, LossFunction
+from rl_training.models.actor_critic import ActorCritic, MLPActorCritic
+from rl_training.on_policy import OnPolicyAlgorithm
+from rl_training.optim import FlatAdam, FlatParameters, GradientStep
 from rl_training.registry import ACTION_SPACES
 from rl_training.workflows import TrainResult, train_with_overrides
 
@@ -50,7 +43,7 @@ _AT_MOST: dict[str, float] = {
 
 
 @dataclass(kw_only=True)
-class ClippedPolicyConfig:
+class ClippedPolicyConfig(Hyperparameters):
     """What PPO and the policy phase of PPG have in common."""
 
     learning_rate: float = 3e-4
@@ -96,18 +89,11 @@ class ClippedPolicyConfig:
 
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
-        for key in ("learning_rate", "num_steps", "clip_epsilon", "adam_epsilon"):
-            self._require(getattr(self, key) > 0, key, "be positive")
-        for key, most in _AT_MOST.items():
-            if hasattr(self, key):  # some are those of PPG
-                self._require(abs(getattr(self, key)) <= most, key, f"be at most {most:,}")
-        for key in ("entropy_coefficient", "value_coefficient"):
-            self._require(getattr(self, key) >= 0, key, "not be negative")
-        for key in ("max_gradient_norm", "value_clip_epsilon", "target_kl"):
-            value = getattr(self, key)
-            self._require(value is None or value > 0, key, "be positive or null")
-        for key in ("discount", "gae_lambda"):
-            self._require(0 <= getattr(self, key) <= 1, key, "lie in [0, 1]")
+        self._require_positive("learning_rate", "num_steps", "clip_epsilon", "adam_epsilon")
+        self._require_at_most(_AT_MOST)
+        self._require_not_negative("entropy_coefficient", "value_coefficient")
+        self._require_positive_or_null("max_gradient_norm", "value_clip_epsilon", "target_kl")
+        self._require_share("discount", "gae_lambda")
         batch = self.num_steps * config.num_envs
         self._require(
             2 <= self.minibatch_size <= batch,
@@ -116,9 +102,6 @@ class ClippedPolicyConfig:
         )
         interval = self.gsde_resample_interval
         self._require(interval == -1 or interval > 0, "gsde_resample_interval", "be -1 or positive")
-
-    def _require(self, holds: bool, key: str, what: str) -> None:
-        require(holds, f"algorithm.{key}", f"must {what}, not {getattr(self, key)}")
 
 
 @dataclass(kw_only=True)
@@ -133,19 +116,20 @@ class PPOConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
-        self._require(self.num_epochs >= 1, "num_epochs", "be at least 1")
+        self._require_at_least_one("num_epochs")
 
 
-class PPO(Algorithm):
-    """Collect, estimate advantages, and take clipped gradient steps on shuffled minibatches."""
+class PPO(OnPolicyAlgorithm):
+    """Collect, estimate advantages, and take clipped gradient steps on shuffled minibatches.
+
+    How a batch is collected stands in `rl_training.on_policy`.
+    """
 
     name: ClassVar[str] = "ppo"
     Config: ClassVar[type[Any]] = PPOConfig
     action_spaces: ClassVar[tuple[str, ...]] = ACTION_SPACES["ppo"]
     loss_class: ClassVar[type[Any]] = LeanClipPPOLoss
-    rollout_policy_class: ClassVar[type[Any]] = RolloutPolicy
     buffer_class: ClassVar[type[RolloutBuffer]] = RolloutBuffer
-    rollout_policy: RolloutPolicy
 
     def make(self) -> None:
         """Build the model, the loss, the optimiser and the gradient step."""
@@ -162,35 +146,11 @@ class PPO(Algorithm):
             normalize_advantage=config.normalize_advantage == "minibatch",
         )
         self._make_optimizers()
-        self.rollout_policy = self.rollout_policy_class(
-            self.model, generator=self.generators["rollout"]
-        )
+        self.rollout_policy = self._make_rollout_policy()
 
     def _build_model(self) -> ActorCritic:
         return self._make_model(
             MLPActorCritic, "shared" if self.config.model.shared_trunk else "dual"
-        )
-
-    def _make_model(
-        self, cls: type[ActorCritic], architecture: Architecture, **model_options: Any
-    ) -> ActorCritic:
-        config = self.config.algorithm
-        require_continuous(self.action_space, gsde=config.gsde, squash=config.squash)
-        masks = self.config.env.action_masks != "off"
-        return build_actor_critic(
-            cls,
-            model=self.config.model,
-            observation_shape=self.observation_space.shape,
-            observation_dtype=observed_dtype(self.observation_space, self.normalizer),
-            layout=self.observation_layout,
-            action_space=space_to_dict(self.action_space),
-            architecture=architecture,
-            networks=self.networks,
-            model_options=model_options,
-            mask=mask_columns(self.raw_observation_space, self.action_space) if masks else None,
-            log_std_init=config.log_std_init,
-            gsde=config.gsde,
-            gsde_resample_interval=config.gsde_resample_interval,
         )
 
     def _parameter_groups(self) -> dict[str, list[torch.nn.Parameter]]:
@@ -205,68 +165,10 @@ class PPO(Algorithm):
         target = self.config.algorithm.target_kl
         return None if target is None else 1.5 * target
 
-    def _make_step(self, loss: LossFunction, optimizer: FlatAdam, **options: Any) -> GradientStep:
-        return GradientStep(
-            loss,
-            optimizer,
-            max_gradient_norm=self.config.algorithm.max_gradient_norm,
-            compile=self.config.compile,
-            **options,
-        )
-
-    def _make_adam(self, *groups: str) -> FlatAdam:
-        config = self.config.algorithm
-        return FlatAdam(
-            *self.parameters.select(*groups),
-            learning_rate=config.learning_rate,
-            epsilon=config.adam_epsilon,
-        )
-
     def _loss(self, minibatch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         terms = self.loss_module.terms(minibatch)
         loss = terms["loss_objective"] + terms["loss_critic"] + terms["loss_entropy"]
         return loss, {key: value.detach() for key, value in terms.items()}
-
-    # ---- collection
-
-    @property
-    def frames_per_batch(self) -> int:
-        """Steps of all environments per iteration."""
-        return int(self.config.algorithm.num_steps * self.environment.num_envs)
-
-    @property
-    def squash_actions(self) -> bool:
-        """Whether actions pass through tanh."""
-        return bool(self.config.algorithm.squash)
-
-    @property
-    def policy(self) -> TensorDictModuleBase:
-        """TorchRL's ProbabilisticActor on the trained model."""
-        return policy_module(self.model)
-
-    def before_collection(self) -> None:
-        """Draw the rollout's noise."""
-        steps = self.config.algorithm.num_steps
-        self.rollout_policy.begin_rollout(steps, self.environment.num_envs)
-
-    @torch.no_grad()
-    def after_collection(self, batch: TensorDictBase) -> None:
-        """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, of the collecting
-        parameters.
-        """
-        observation, action = batch.get("observation"), batch.get("action")
-        log_probability, _, value = self.model.evaluate_actions(
-            observation.to(self.device), action.to(self.device)
-        )
-        batch.set("action_log_prob", log_probability.cpu())
-        batch.set("state_value", value.unsqueeze(-1).cpu())
-
-    def action(
-        self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        """Return the most likely action, or a sample."""
-        action, _, _ = self.model.act(observation, deterministic=deterministic, generator=generator)
-        return action
 
     # ---- learning
 
@@ -339,9 +241,15 @@ class PPO(Algorithm):
     ) -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
         """Yield samples, and which of them a gradient step is on, over shuffled passes."""
         count, size = samples["value_target"].shape[0], self.config.algorithm.minibatch_size
+        draws = self.generators["minibatch"]
         for _ in range(epochs):
-            for indices in shuffled_indices(count, size, generator=self.generators["minibatch"]):
+            for indices in shuffled_indices(count, size, unit=self._unit, generator=draws):
                 yield samples, indices
+
+    @property
+    def _unit(self) -> int:
+        """Samples, steps of an environment, that minibatches are drawn in."""
+        return 1
 
     def _optimize(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self._run_epochs(self._step, samples, self.config.algorithm.num_epochs)
@@ -365,14 +273,6 @@ class PPO(Algorithm):
         metrics = {METRICS[name]: value for name, value in named}
         metrics["train/gradient_steps"] = torch.tensor(float(len(taken)))
         return metrics
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return gSDE's matrix."""
-        return {"exploration": self.model.action_head.exploration_state()}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore gSDE's matrix."""
-        self.model.action_head.load_exploration_state(state["exploration"])
 
 
 METRICS = {

@@ -60,9 +60,7 @@ class SACConfig(OffPolicyConfig):
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
         self._require(0 < self.tau <= 1, "tau", "lie in (0, 1]")
-        self._require(
-            self.initial_entropy_coefficient > 0, "initial_entropy_coefficient", "be positive"
-        )
+        self._require_positive("initial_entropy_coefficient")
         alpha = self.entropy_coefficient
         self._require(alpha is None or alpha > 0, "entropy_coefficient", "be null or positive")
         interval = self.gsde_resample_interval

@@ -58,9 +58,9 @@ class TD3Config(OffPolicyConfig):
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
         self._require(0 < self.tau <= 1, "tau", "lie in (0, 1]")
-        self._require(self.policy_delay >= 1, "policy_delay", "be at least 1")
-        for key in ("target_policy_noise", "target_noise_clip", "exploration_deviation"):
-            self._require(getattr(self, key) >= 0, key, "not be negative")
+        self._require_at_least_one("policy_delay")
+        keys = ("target_policy_noise", "target_noise_clip", "exploration_deviation")
+        self._require_not_negative(*keys)
 
 
 class TD3Model(nn.Module):

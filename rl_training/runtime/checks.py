@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.runtime.manifest import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def fitting(what: str) -> Iterator[None]:
     except UserError:
         raise
     except _MISFITS as error:
-        words = " ".join(str(error).split())[:_LONGEST]
+        words = one_line(error)[:_LONGEST]
         detail = f"{words} is missing" if isinstance(error, KeyError) else words
         raise CheckpointError(f"{what}: {detail or type(error).__name__}.") from error
 

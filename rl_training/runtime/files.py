@@ -1,4 +1,5 @@
-"""Files that survive a crash: written beside, flushed to the disk, then renamed.
+"""Files that survive a crash: written beside, flushed to the disk, then renamed. Small ones read,
+whatever became of them.
 
 The directory's entry is flushed as well.
 """
@@ -9,8 +10,20 @@ import contextlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from rl_training.errors import UserError
+
+
+@contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Turn a refusal of the disk, such as a full one's, into a `UserError` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def write_durable(path: Path, data: bytes) -> None:
@@ -68,3 +81,12 @@ def json_bytes(value: Any, *, indent: int | None = 2, sort_keys: bool = False) -
 def write_json(path: Path, value: Any) -> None:
     """Replace ``path`` by ``value`` as readable JSON, in one step."""
     replace_durable(path, json_bytes(value))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file; None where there is none, or none that can be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,16 +1,25 @@
-"""How far training is: a live line on a terminal, a plain line now and then elsewhere."""
+"""What is shown of training: what it begins with, and how far it is, in a live line on a terminal,
+in a plain line now and then elsewhere.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from rl_training.config.groups import ATARI_TAG
 from rl_training.runtime.callbacks import Callback, TrainContext
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
 
 RETURN_METRIC = "train/return_mean"
 """The metric shown as return: the mean of the last 100 episodes, by the loop's naming."""
+_WINDOW = 60.0
+"""Seconds that the speed is taken over, so that a compilation or a warm-up is soon forgotten."""
 
 
 class ProgressCallback(Callback):
@@ -30,7 +39,7 @@ class ProgressCallback(Callback):
         self._stream = sys.stderr if stream is None else stream
         self._seconds = seconds
         self._return_metric = return_metric
-        self._start = (0.0, 0)
+        self._marks: deque[tuple[float, int]] = deque()
         self._begun = False
         self._shown = (-1.0, -1)
         self._return: float | None = None
@@ -39,7 +48,8 @@ class ProgressCallback(Callback):
     def on_train_start(self, context: TrainContext) -> None:
         """Start the clock and, on a terminal, the live line."""
         now = time.monotonic()
-        self._begun, self._start = False, (now, context.global_step)
+        self._begun = False
+        self._mark(context, now)
         self._shown = (now, -1)
         if self._stream.isatty():
             self._live = _live_display(self._stream)
@@ -51,7 +61,9 @@ class ProgressCallback(Callback):
         now = time.monotonic()
         if not self._begun:
             # The first iteration compiles and warms up: it says nothing of the speed to come.
-            self._begun, self._start = True, (now, context.global_step)
+            self._begun = True
+            self._marks.clear()
+            self._mark(context, now)
         if now - self._shown[0] >= (0.2 if self._live is not None else self._seconds):
             self._show(context, now)
 
@@ -65,9 +77,16 @@ class ProgressCallback(Callback):
                 self._live.stop()
                 self._live = None
 
+    def _mark(self, context: TrainContext, now: float) -> None:
+        """Remember where training is, and forget what lies before the window."""
+        self._marks.append((now, context.global_step))
+        while len(self._marks) > 2 and self._marks[1][0] <= now - _WINDOW:
+            self._marks.popleft()
+
     def _show(self, context: TrainContext, now: float) -> None:
         self._shown = (now, context.global_step)
         line = self._line(context, now)
+        self._mark(context, now)
         try:
             if self._live is not None:
                 self._live.update(line, refresh=True)
@@ -79,8 +98,8 @@ class ProgressCallback(Callback):
 
     def _line(self, context: TrainContext, now: float) -> str:
         step, total = context.global_step, context.total_timesteps
-        seconds = max(now - self._start[0], 1e-9)
-        speed = (step - self._start[1]) / seconds
+        since, first = self._marks[0]
+        speed = (step - first) / max(now - since, 1e-9)
         parts = [
             f"{step:,} / {total:,} steps",
             f"{min(100.0, 100.0 * step / max(total, 1)):.1f}%",
@@ -106,3 +125,35 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Announced(Protocol):
+    """What an announcement is of: an algorithm."""
+
+    config: TrainConfig
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Environment steps of an iteration."""
+
+    def describe(self) -> list[str]:
+        """Return lines on its parts."""
+
+
+def announce(algorithm: Announced, total_timesteps: int) -> None:
+    """Print to standard error what is worth knowing before training starts."""
+    config, lines = algorithm.config, algorithm.describe()
+    if config.env.atari.enabled:
+        tagged = " by the tag 'atari'" if ATARI_TAG in config.tags else ""
+        lines.append(f"env.atari is on{tagged}: the standard pipeline of Atari games")
+    if config.compile:
+        lines.append("compiling in the first iteration: up to a minute")
+    frames = algorithm.frames_per_batch
+    rounded = -(-total_timesteps // frames) * frames
+    if rounded != total_timesteps:
+        lines.append(
+            f"{total_timesteps:,} steps are not a multiple of the {frames:,} "
+            f"per iteration: {rounded:,} will be done"
+        )
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

@@ -9,21 +9,17 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from rl_training.errors import UserError
 from rl_training.runtime.checkpoint import CheckpointWriteError, save_checkpoint
 from rl_training.runtime.checkpoint_directory import CHECKPOINTS, read_link, set_link
-from rl_training.runtime.files import replace_durable, write_json
-from rl_training.runtime.loggers import JsonlLogger, Logger
+from rl_training.runtime.files import replace_durable, write_json, writing_to
 from rl_training.runtime.run_lock import RunLock
-from rl_training.runtime.run_records import read_metadata
-from rl_training.runtime.tracking import configured_loggers, log_end, log_video
-from rl_training.runtime.versions import git_commit, library_versions, machine
+from rl_training.runtime.run_records import read_metadata, start_record, time_text
+from rl_training.runtime.tracking import RunLogs
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
@@ -90,8 +86,7 @@ class Run:
         self.config = config
         self.metadata: dict[str, Any] = {}
         """Content of ``metadata.json``."""
-        self._loggers: dict[str, Logger] = {}
-        self._evaluations: JsonlLogger | None = None
+        self._logs: RunLogs | None = None
         self._lock = RunLock(directory) if lock is None else lock
         self._started = False
         self._first_step = 0
@@ -184,17 +179,14 @@ class Run:
             return
         self._lock.acquire()
         try:
-            self._open_loggers()
-            self._started = True
-            self.update_config(self.config)
-            self._note_start(list(sys.argv if command is None else command))
-        except OSError as error:
-            self._abandon()
-            raise UserError(
-                f"{self.directory} cannot be written: {error.strerror or error}."
-            ) from error
+            with writing_to(self.directory):
+                self._logs = RunLogs(self.config, self.directory)
+                self._started = True
+                self.update_config(self.config)
+                self._note_start(list(sys.argv if command is None else command))
         except BaseException:
-            self._abandon()
+            self._started = False
+            self._lock.release()
             raise
 
     def update_config(self, config: TrainConfig) -> None:
@@ -209,32 +201,19 @@ class Run:
 
         Values are numbers or 0-dimensional tensors.
         """
-        self.start()
-        values = {name: float(value) for name, value in metrics.items()}
-        for name, each in self._loggers.items():
-            extra = {"wall_time_s": round(self.wall_time_s, 3)} if name == "metrics" else {}
-            each.log(step, {**extra, **values})
+        self._opened_logs().log(step, metrics, wall_time_s=self.wall_time_s)
 
     def log_evaluation(self, step: int, record: Mapping[str, Any]) -> None:
         """Append ``record`` to ``evaluations.jsonl``.
 
         Its numbers go to the other loggers as ``eval/<name>``.
         """
-        self.start()
-        assert self._evaluations is not None
-        self._evaluations.log(step, record)
-        numbers = {
-            f"eval/{name}": float(value)
-            for name, value in record.items()
-            if isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        }
-        for name, each in self._loggers.items():
-            if name != "metrics":
-                each.log(step, numbers)
+        self._opened_logs().log_evaluation(step, record)
 
     def log_video(self, step: int, path: Path) -> None:
         """Send an MP4 file to the loggers that take one; this never stops the run."""
-        log_video(self._loggers, step, path)
+        if self._logs is not None:
+            self._logs.log_video(step, path)
 
     def save_checkpoint(
         self, step: int, state: Any, policy: Any, best: bool = False, draft: bool = False
@@ -258,13 +237,8 @@ class Run:
 
         It is for resuming and no part of a digest.
         """
-        self.start()
-        assert self._evaluations is not None
-        return {
-            "wall_time_s": self.wall_time_s,
-            "evaluations": self._evaluations.state_dict(),
-            "loggers": {name: each.state_dict() for name, each in self._loggers.items()},
-        }
+        logs = self._opened_logs()
+        return {"wall_time_s": self.wall_time_s, **logs.state_dict()}
 
     def resume_at(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
         """Let ``latest`` name ``checkpoint``, then cut the logs back to its ``state``.
@@ -275,13 +249,9 @@ class Run:
             UserError: the directory cannot be written.
         """
         self.start()
-        try:
+        with writing_to(self.directory):
             if read_link(self.checkpoints, "latest") != self.checkpoints / checkpoint.name:
                 set_link(self.checkpoints, "latest", checkpoint)
-        except OSError as error:
-            raise UserError(
-                f"{self.directory} cannot be written: {error.strerror or error}."
-            ) from error
         self.load_state_dict(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -289,14 +259,10 @@ class Run:
 
         With an empty ``state`` the run begins again: nothing of the logs stays.
         """
-        self.start()
-        assert self._evaluations is not None
+        logs = self._opened_logs()
         self._earlier_seconds = float(state.get("wall_time_s", 0.0))
         self._clock_start = time.monotonic()
-        self._evaluations.load_state_dict(state.get("evaluations", {}))
-        saved = state.get("loggers", {})
-        for name, each in self._loggers.items():
-            each.load_state_dict(saved.get(name, {}))
+        logs.load_state_dict(state)
 
     def close(self, status: str, result: Mapping[str, Any] | None = None) -> None:
         """Close the logs, write the status and, when there is one, ``result.json``."""
@@ -304,11 +270,11 @@ class Run:
             raise ValueError(f"status must be one of {STATUSES}, not {status!r}")
         if not self._started:
             return
-        log_end(self._loggers, status, result)
-        for each in [*self._loggers.values(), self._evaluations]:
-            if each is not None:
-                each.close()
-        self.metadata.update(status=status, ended_at=_now(), wall_time_s=round(self.wall_time_s, 3))
+        if self._logs is not None:
+            self._logs.close(status, result)
+        self.metadata.update(
+            status=status, ended_at=time_text(), wall_time_s=round(self.wall_time_s, 3)
+        )
         try:
             if result is not None:
                 write_json(self.directory / "result.json", {"status": status, **result})
@@ -322,24 +288,13 @@ class Run:
         self._lock.release()
         self._started = False
 
-    def _abandon(self) -> None:
-        self._started = False
-        self._lock.release()
-
-    def _open_loggers(self) -> None:
-        self._loggers = configured_loggers(self.config, self.directory)
-        self._evaluations = JsonlLogger(self.directory / "evaluations.jsonl")
+    def _opened_logs(self) -> RunLogs:
+        self.start()
+        assert self._logs is not None
+        return self._logs
 
     def _note_start(self, command: list[str]) -> None:
-        now = {
-            "command": command,
-            "started_at": _now(),
-            "git_commit": git_commit(),
-            "versions": library_versions(),
-            "machine": machine(),
-            "threads": self.config.torch_threads,
-            "pid": os.getpid(),
-        }
+        now = start_record(command, threads=self.config.torch_threads)
         if not self.metadata:
             first = {"first_step": self._first_step} if self._first_step else {}
             self.metadata = {"status": "running", **now, **first, "resumes": []}
@@ -382,7 +337,3 @@ def save_training_checkpoint(
     except CheckpointWriteError as error:
         logger.warning("%s Training goes on.", error)
         return None
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,14 +1,40 @@
-"""What a run reads of its own, checked: it may be damaged, or come from a stranger."""
+"""What a run writes down of its start, and what it reads of its own, checked: it may be damaged, or
+come from a stranger.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
+import os
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from rl_training.runtime.files import read_json
+from rl_training.runtime.versions import git_commit, library_versions, machine
+
 logger = logging.getLogger(__name__)
+
+
+def start_record(command: list[str], *, threads: int | None) -> dict[str, Any]:
+    """Return what ``metadata.json`` says of a start or a resume: by what, when, with what code,
+    where.
+    """
+    return {
+        "command": command,
+        "started_at": time_text(),
+        "git_commit": git_commit(),
+        "versions": library_versions(),
+        "machine": machine(),
+        "threads": threads,
+        "pid": os.getpid(),
+    }
+
+
+def time_text() -> str:
+    """Return this moment, in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def require_log_state(state: Any) -> None:
@@ -30,11 +56,8 @@ def require_log_state(state: Any) -> None:
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Return the content of ``metadata.json``; empty, with a warning, when it cannot be read."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):
+    content = read_json(path)
+    if content is None:
         logger.warning("%s cannot be read; it is written anew when the run goes on.", path)
         return {}
     return content

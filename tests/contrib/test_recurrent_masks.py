@@ -30,7 +30,7 @@ def test_batches_are_evaluated_by_the_legal_actions_of_every_step(kind: str) -> 
     algorithm = build("recurrent_ppo", kind, sequence_length=None)
     (batch,), _ = iterate(algorithm, 1, update=False)
     model = algorithm.model
-    mask = batch["observation"][..., model.mask_columns].bool()
+    mask = model.mask_columns.of(batch["observation"]).bool()
     features, *_ = model.sequence(
         batch["observation"], batch["memory"][:, 0], batch["is_init"].squeeze(-1)
     )
@@ -85,7 +85,7 @@ def test_the_auxiliary_divergence_is_over_the_legal_actions(kind: str) -> None:
     new = loss.distribution(given)
     old = tuple(parameter + torch.randn_like(parameter) for parameter in new)
     given.update(zip(loss.old_parameter_keys, old, strict=True))
-    mask = batch["observation"][..., algorithm.model.mask_columns].bool()
+    mask = algorithm.model.mask_columns.of(batch["observation"]).bool()
     expected = torch.zeros(batch.shape)
     for before, after, legal in zip(
         *(parts(each, kind) for each in (old[0], new[0], mask)), strict=True

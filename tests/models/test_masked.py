@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
+from rl_training.envs.masks import MaskColumns
 from rl_training.models.lstm import LSTMActorCritic
 from rl_training.models.masked import (
     MaskedCategoricalHead,
@@ -144,7 +146,7 @@ def test_samples_have_the_chances_of_the_legal_choices() -> None:
 
 
 def recurrent(sizes: tuple[int, ...] = SIZES) -> LSTMActorCritic:
-    columns = slice(2, 2 + sum(sizes))
+    columns = MaskColumns(slice(2, 2 + sum(sizes)))
     return LSTMActorCritic(
         make_encoder=lambda: MLP(
             input_shape=(2 + sum(sizes),), hidden_sizes=(8,), activation="tanh"
@@ -195,7 +197,8 @@ def test_compiled_heads_are_equal_to_eager_ones(kind: str) -> None:
 
 def test_an_encoder_hands_the_mask_on() -> None:
     encoder = masked_encoder(
-        lambda: MLP(input_shape=(6,), hidden_sizes=(5,), activation="tanh"), slice(1, 4)
+        lambda: MLP(input_shape=(6,), hidden_sizes=(5,), activation="tanh"),
+        MaskColumns(slice(1, 4)),
     )()
     observation = torch.randn(7, 6)
     assert encoder.output_size == 8
@@ -246,3 +249,16 @@ def test_any_masks_give_the_numbers_of_the_legal_choices_alone(
     torch.testing.assert_close(log_probability, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, expected_entropy, atol=1e-5, rtol=1e-5)
     assert torch.equal(logits > -1e29, mask)
+
+
+def test_a_mask_is_found_in_a_packed_vector_as_in_one_of_numbers() -> None:
+    numbers = torch.tensor([[0.5, 1.0, 0.0, 1.0], [-2.0, 0.0, 1.0, 1.0]])
+    packed = torch.cat([numbers.view(torch.uint8), torch.full((2, 8), 7, dtype=torch.uint8)], -1)
+    mask = numbers[:, 1:]
+    for columns, observation in (
+        (MaskColumns(slice(1, 4)), numbers),
+        (MaskColumns(slice(1, 4), packed=True), packed),
+    ):
+        assert columns.size == 3
+        assert torch.equal(columns.of(observation), mask)
+        np.testing.assert_array_equal(columns.of_array(observation.numpy()), mask)

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 SOURCES = ("info", "method", "observation")
+IMAGE_SHAPE = (8, 8, 1)
 MASKED_ACTIONS: dict[str, Any] = {
     "Discrete": spaces.Discrete(5, start=-1),
     "MultiDiscrete": spaces.MultiDiscrete([3, 1, 4], start=[2, 0, -1]),
@@ -57,6 +58,7 @@ class Masked(gymnasium.Env[Any, Any]):
         dead_end: a step at which the last action has no legal choice, in the episode of seed
             ``only`` (None: in every one).
         key: in the info.
+        image: whether an image of bytes is seen instead of two numbers.
     """
 
     def __init__(
@@ -67,10 +69,14 @@ class Masked(gymnasium.Env[Any, Any]):
         dead_end: int | None = None,
         only: int | None = None,
         key: str = "action_mask",
+        image: bool = False,
     ) -> None:
         self.source, self.kind, self.key = source, kind, key
         self.dead_end, self.only = dead_end, only
         vector: Any = spaces.Box(-1.0, 1.0, (2,), np.float64)
+        self.image = image
+        if image:
+            vector = spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
         self.action_space = MASKED_ACTIONS[kind]
         masks = spaces.MultiBinary(sum(counts_of(kind)))
         self.observation_space = (
@@ -93,7 +99,9 @@ class Masked(gymnasium.Env[Any, Any]):
             self.mask[:] = 0
         if self.is_dead_end and self.steps == self.dead_end:
             self.mask[-counts_of(self.kind)[-1] :] = 0
-        place = self.np_random.uniform(-1, 1, 2)
+        place: Any = self.np_random.uniform(-1, 1, 2)
+        if self.image:
+            place = self.np_random.integers(256, size=IMAGE_SHAPE, dtype=np.uint8)
         if self.source == "observation":
             return {"place": place, "action_mask": self.mask}, {}
         return place, {self.key: self.mask} if self.source == "info" else {}

@@ -18,6 +18,7 @@ from rl_training.errors import UserError
 from rl_training.registry import ACTION_MASKS, ACTION_SPACES, ALGORITHMS, algorithm_class
 from rl_training.runtime.state import digest
 from tests.recipes.masked_environments import (
+    IMAGE_SHAPE,
     MASKED_ACTIONS,
     SOURCES,
     Masked,
@@ -39,30 +40,43 @@ REFUSED = [
 ]
 
 
-def build(name: str = "ppo", source: str = "info", kind: str = "Discrete", **options: Any) -> Any:
-    maker = lambda: Masked(source, kind)  # noqa: E731  each environment a new one
+def build(
+    name: str = "ppo",
+    source: str = "info",
+    kind: str = "Discrete",
+    *,
+    image: bool = False,
+    **options: Any,
+) -> Any:
+    maker = lambda: Masked(source, kind, image=image)  # noqa: E731  each environment a new one
     return make(name, maker, action_masks=source, **{**SHORT, **options})
 
 
-def given(source: str, count: int = 1, kind: str = "Discrete") -> tuple[Any, Any, Any]:
+def given(
+    source: str, count: int = 1, kind: str = "Discrete", *, image: bool = False
+) -> tuple[Any, Any, Any]:
     """Return an observation batch, masks beside it (None where they are in it) and the masks."""
     draws = np.random.default_rng(3)
     mask = np.stack([draw_mask(draws, kind) for _ in range(count)])
-    place = draws.uniform(-1, 1, (count, 2))
+    place: Any = draws.uniform(-1, 1, (count, 2))
+    if image:
+        place = draws.integers(256, size=(count, *IMAGE_SHAPE), dtype=np.uint8)
     if source == "observation":
         return {"place": place, "action_mask": mask}, None, mask
     return place, mask, mask
 
 
-def check_cell(name: str, source: str, kind: str, path: Path, **options: Any) -> Any:
+def check_cell(
+    name: str, source: str, kind: str, path: Path, *, image: bool = False, **options: Any
+) -> Any:
     """Train, save, load, predict alike, evaluate alike and go on alike, all by legal actions: the
     environment insists.
     """
-    algorithm = build(name, source, kind, **options).learn(128)
+    algorithm = build(name, source, kind, image=image, **options).learn(128)
     algorithm.save(path / "saved")
     loaded = algorithm_class(name).load(path / "saved")
     loaded._source = algorithm._source
-    observation, beside, mask = given(source, 100, kind)
+    observation, beside, mask = given(source, 100, kind, image=image)
     for deterministic in (True, False):
         action, _ = algorithm.predict(observation, action_masks=beside, deterministic=deterministic)
         assert all_legal(mask, action, kind)
@@ -83,6 +97,37 @@ def test_only_legal_actions_are_ever_taken(name: str, kind: str, tmp_path: Path)
 @pytest.mark.parametrize("name", ["ppo", "dqn", "recurrent_ppg"])
 def test_masks_come_from_elsewhere_as_well(name: str, source: str, tmp_path: Path) -> None:
     check_cell(name, source, "Discrete", tmp_path).close()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", ACTION_MASKS)
+def test_masks_stand_beside_images(name: str, source: str, tmp_path: Path) -> None:
+    algorithm = check_cell(name, source, "Discrete", tmp_path, image=True, feature_size=8)
+    batch = next(iter(copy.copy(algorithm).collector()))
+    assert batch["observation"].dtype == torch.uint8
+    algorithm.close()
+
+
+@pytest.mark.parametrize("image", [False, True])
+@pytest.mark.parametrize("source", ["info", "observation"])
+def test_normalisation_leaves_masks_as_they_are(source: str, image: bool, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"feature_size": 8} if image else {}
+    algorithm = check_cell(
+        "ppo", source, "Discrete", tmp_path, image=image, normalize_observation=True, **options
+    )
+    batch = next(iter(copy.copy(algorithm).collector()))
+    mask = algorithm.model.encoder.columns.of(batch["observation"])
+    assert set(mask.unique().tolist()) == {0.0, 1.0}
+    if not image:
+        rest = set(range(batch["observation"].shape[-1])) - set(range(mask.shape[-1]))
+        place = batch["observation"][..., sorted(rest)]
+        assert place.abs().max() > 1.2  # of a deviation of 1, not 0.58
+    algorithm.close()
+
+
+@pytest.mark.parametrize("kind", ["MultiDiscrete", "MultiBinary"])
+def test_masks_of_several_actions_stand_beside_images(kind: str, tmp_path: Path) -> None:
+    check_cell("ppo", "info", kind, tmp_path, image=True, feature_size=8).close()
 
 
 @pytest.mark.parametrize(("name", "kind"), REFUSED)
@@ -111,7 +156,7 @@ def test_worker_processes_give_the_same_masks(kind: str) -> None:
 def test_batches_are_evaluated_as_by_a_categorical_of_the_legal_actions() -> None:
     algorithm = build()
     batch = next(iter(algorithm.collector()))
-    mask = batch["observation"][..., algorithm.model.encoder.columns].bool()
+    mask = algorithm.model.encoder.columns.of(batch["observation"]).bool()
     assert mask.gather(-1, batch["action"].unsqueeze(-1)).all()
     (logits,) = algorithm.model.distribution(batch["observation"])
     raw = algorithm.model.action_head.layer(algorithm.model.encoder.encoder(batch["observation"]))
@@ -175,11 +220,6 @@ def test_algorithms_without_masks_refuse_them(name: str) -> None:
         ("CartPole-v1", {"action_masks": "method"}, r"has no action_masks\(\)"),
         ("CartPole-v1", {"action_masks": "observation"}, "need a key 'action_mask'"),
         ("CartPole-v1", {"action_masks": "always"}, "action_masks"),
-        (
-            lambda: Masked("info"),
-            {"action_masks": "info", "normalize_observation": True},
-            "cannot be normalised",
-        ),
     ],
 )
 def test_masks_that_are_not_there_are_named(env: Any, options: Any, message: str) -> None:

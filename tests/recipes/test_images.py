@@ -14,7 +14,7 @@ from gymnasium import spaces
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 
-from rl_training.data.phase_data import samples_of
+from rl_training.data.phase_samples import samples_of
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.evaluation import evaluate

@@ -95,3 +95,18 @@ def test_progress_keeps_no_state(clock: Clock) -> None:
 )
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert progress._duration(seconds) == text
+
+
+def test_a_slow_start_is_forgotten_after_a_minute(clock: Clock) -> None:
+    stream = io.StringIO()
+    callback = ProgressCallback(stream=stream, seconds=10.0)
+    context = FakeContext([callback])
+    context.total_timesteps = 100_000
+    callback.on_train_start(context)
+    # The first iteration is over before networks are compiled: the second one takes long.
+    for seconds in (1.0, 100.0, *[10.0] * 7):
+        clock.now += seconds
+        context.iterate(1000, 1)
+    rates = [line.split("  ")[2] for line in stream.getvalue().splitlines()]
+    assert rates[0] == "10 steps/s"
+    assert rates[-1] == "100 steps/s"
