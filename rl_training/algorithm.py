@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rl_training import evaluation, loop, persistence
 from rl_training.algorithm_core import AlgorithmCore, Networks
+from rl_training.arguments import names_keywords
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import Normalizer, space_from_dict
 from rl_training.envs.flatten import with_row_axis, without_row_axis
@@ -116,6 +117,7 @@ class Algorithm(AlgorithmCore):
         """Make the algorithm that ``config`` describes (``env`` overrides its environment)."""
         return cls(env, config=config)
 
+    @names_keywords
     def learn(
         self: Self,
         total_timesteps: int | None = None,
@@ -164,6 +166,7 @@ class Algorithm(AlgorithmCore):
             raise SystemExit(128 + result.signal)
         return self
 
+    @names_keywords
     def evaluate(
         self,
         episodes: int | None = None,
@@ -220,12 +223,14 @@ class Algorithm(AlgorithmCore):
         """Return a predictor that keeps a policy's memory itself, for serving."""
         return StatefulPolicy(self, deterministic=deterministic)
 
+    @names_keywords
     def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
         """Write a checkpoint (everything, or only what predict and evaluate need) as the directory
         ``path``.
 
         Raises:
-            UserError: something is there already, or the place cannot be written.
+            UserError: something is there already, the place cannot be written, or the name is that
+                of a file (``x.zip``).
         """
         return persistence.save(self, Path(path), policy_only=policy_only)
 
@@ -248,8 +253,8 @@ class Algorithm(AlgorithmCore):
         it was imported before.
 
         Raises:
-            UserError: no checkpoint is there, it is damaged, it is another algorithm's, or it names
-                code that is not trusted.
+            UserError: no checkpoint is there, it is damaged, it is another algorithm's, it names
+                code that is not trusted, or the spaces of ``env`` are not those it was trained on.
         """
         return persistence.load(
             cls,

@@ -4,12 +4,58 @@ a config names may be imported.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 from rl_training.config import TrainConfig, config_from_dict, replace_config, validate
-from rl_training.errors import UserError
+from rl_training.config.coercion import NAMES_ELSEWHERE
+from rl_training.errors import UserError, nearest
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+KEYWORDS_ELSEWHERE = {
+    "callback": "callbacks=[...]",
+    "eval_env": "evaluation.env_kwargs, or evaluate(env=...)",
+    "eval_freq": "evaluation.interval, of the constructor",
+    "log_interval": "tracking.log_interval, of the constructor, in environment steps",
+    "n_eval_episodes": "episodes=",
+    "progress_bar": "progress=",
+    "reset_num_timesteps": "a new object to begin anew; learn always goes on",
+    "return_episode_rewards": "the key 'returns' of what evaluate returns",
+    "tb_log_name": "output_dir, of the constructor",
+    "timesteps": "total_timesteps=",
+    "verbose": "progress=",
+}
+"""What users of other libraries first give to a call, and what it is here."""
+
+
+def names_keywords(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let ``call`` refuse a keyword that it does not have by `UserError`, with the name it has
+    here: Python's own TypeError knows no other library's words.
+    """
+    known = [name for name in inspect.signature(call).parameters if name != "self"]
+
+    @functools.wraps(call)
+    def checked(*args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        for name in keywords:
+            if name not in known:
+                raise UserError(_unknown_keyword(call.__name__, name, known))
+        return call(*args, **keywords)
+
+    return checked
+
+
+def _unknown_keyword(call: str, name: str, known: list[str]) -> str:
+    here = KEYWORDS_ELSEWHERE.get(name)
+    if here is None and name in NAMES_ELSEWHERE:
+        here = f"{NAMES_ELSEWHERE[name]}, of the constructor"
+    hint = f" Here it is {here}." if here else nearest(name, known)
+    return f"{call}() takes no {name!r}.{hint} It takes {', '.join(known)}."
+
 
 PYTHON_ENVIRONMENT = "python:"
 """How ``env_id`` begins for an environment that was given as an object and has no id."""

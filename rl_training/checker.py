@@ -81,7 +81,7 @@ class EnvironmentReport:
     def sections(self) -> list[tuple[str, list[str]]]:
         """Return headings and lines, in the order of the text."""
         takes = [name for name, reason in self.algorithms.items() if reason is None]
-        refuses = [reason for reason in self.algorithms.values() if reason is not None]
+        refuses = {reason: None for reason in self.algorithms.values() if reason is not None}
         return [
             ("observation", [self.observation_space, *self.observation, self.stored]),
             ("actions", [self.action_space, *self.action]),
@@ -160,15 +160,16 @@ def _report(
             masks=nothing,
             resume=nothing,
             tried=nothing,
-            algorithms={each: f"{each}: {error}" for each in ACTION_SPACES},
+            algorithms=dict.fromkeys(ACTION_SPACES, "its spaces are not supported: see violations"),
             notes=[],
             violations=[str(error)],
         )
     found = try_out(env, steps=steps, seed=seed)
     if found.steps and not found.episodes and getattr(env.spec, "max_episode_steps", None) is None:
         found.note(
-            f"no episode ended in {found.steps} steps and there is no time limit: where none ever "
-            "ends, evaluation does not either; set max_episode_steps"
+            f"no episode ended in {found.steps} steps and there is no time limit: set "
+            "max_episode_steps, for an evaluation cuts what never ends only at "
+            "evaluation.max_episode_steps"
         )
     layout = layout_of(observation_space)
     return report(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 LONG_EPISODE = 100_000
 """Steps of one episode after which an evaluation says that it may never end."""
+_LIMIT = "evaluation.max_episode_steps"
 _CHECK_EVERY = 1000
 _BOOTSTRAP_RESAMPLES = 2000
 
@@ -90,6 +91,11 @@ def evaluate(
     Every environment gets its quota of episodes. Counting the first that finish, as is often done,
     favours short ones. Rewards are raw, observation statistics frozen, seeds apart from training's.
 
+    An episode that has not ended after ``evaluation.max_episode_steps`` counts as it is then, as
+    truncated, and a warning says how many did. Where agents share an environment, an episode is
+    their game, and its return the mean over the agents: the returns of one game's agents are no
+    independent sample, so that an interval over them would be too narrow.
+
     Args:
         algorithm: gives environments and actions.
         episodes: None: the config's.
@@ -103,7 +109,8 @@ def evaluate(
     Returns:
         ``return_mean, return_std`` (over episodes), ``return_iqm`` (interquartile mean),
         ``return_ci95`` (bootstrap interval of the mean), ``length_mean``, ``returns, lengths,
-        episodes, seed, deterministic``.
+        episodes, seed, deterministic``; ``episodes_cut``, how many of them did not end by
+        themselves; ``agents``, how many play a game together (1: each plays alone).
 
     Raises:
         UserError: a number of episodes that is not positive, or an environment that cannot be
@@ -124,10 +131,47 @@ def evaluate(
         )
         try:
             draws = generator(chosen, "evaluation")
-            returns, lengths = _play(algorithm, environment, count, greedy, draws)
+            if settings.max_episode_steps is not None:
+                environment.limit_episodes(settings.max_episode_steps)
+            played = _play(algorithm, environment, count, greedy, draws)
         finally:
             environment.close(raise_if_closed=False)
-    return {**statistics(returns, lengths), "seed": chosen, "deterministic": greedy}
+    _tell_of_cuts(environment.name, played, settings.max_episode_steps)
+    return {
+        **statistics([each.score for each in played], [each.length for each in played]),
+        "episodes_cut": sum(each.cut for each in played),
+        "agents": environment.agents,
+        "seed": chosen,
+        "deterministic": greedy,
+    }
+
+
+class _Episode(NamedTuple):
+    """One that was counted."""
+
+    score: float
+    """Its return; of a game, the mean over its agents."""
+    length: int
+    cut: bool
+    """Whether it did not end by itself."""
+
+
+def _tell_of_cuts(name: str, played: Sequence[_Episode], limit: int | None) -> None:
+    cut = sum(each.cut for each in played)
+    if cut:
+        logger.warning(
+            "%s: %d of %d evaluation episodes did not end within %s (%s) and count as "
+            "truncated there.",
+            name,
+            cut,
+            len(played),
+            _steps(limit or 0),
+            _LIMIT,
+        )
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
 
 
 def _episode_seed(algorithm: Evaluable, stream: str) -> int:
@@ -143,36 +187,40 @@ def _play(
     episodes: int,
     deterministic: bool,
     draws: torch.Generator,
-) -> tuple[list[float], list[int]]:
-    """Return the returns and lengths of each environment's first episodes, environment after
-    environment.
+) -> list[_Episode]:
+    """Return each environment's first episodes, environment after environment; the rows of a game
+    are one.
     """
-    count = environment.num_envs
-    missing = [episodes // count + (row < episodes % count) for row in range(count)]
-    returns: list[list[float]] = [[] for _ in range(count)]
-    lengths: list[list[int]] = [[] for _ in range(count)]
+    together = environment.agents
+    count = environment.num_envs // together
+    missing = [episodes // count + (game < episodes % count) for game in range(count)]
+    played: list[list[_Episode]] = [[] for _ in range(count)]
     root = environment.reset()
-    watch = _EpisodeWatch(environment.name)
+    watch = _EpisodeWatch(environment.name, algorithm.config.evaluation.max_episode_steps)
     while any(missing):
         if stop_requested():
             raise EvaluationInterruptedError("stopped by a signal while evaluating")
         algorithm.act(root, deterministic=deterministic, generator=draws)
         taken, root = environment.step_and_maybe_reset(root)
         following = taken.get("next")
-        watch.step(following.get("episode_length"), missing)
-        for row in following.get("done").view(-1).nonzero().view(-1).tolist():
-            if missing[row]:
-                missing[row] -= 1
-                returns[row].append(following.get("episode_return")[row].item())
-                lengths[row].append(int(following.get("episode_length")[row].item()))
-    return [each for row in returns for each in row], [each for row in lengths for each in row]
+        watch.step(following.get("episode_length")[::together], missing)
+        for game in following.get("done")[::together].view(-1).nonzero().view(-1).tolist():
+            if missing[game]:
+                missing[game] -= 1
+                first = game * together
+                scores = following.get("episode_return")[first : first + together].view(-1).tolist()
+                length = int(following.get("episode_length")[first].item())
+                cut = environment.cut[first]
+                played[game].append(_Episode(sum(scores) / together, length, cut))
+    return [each for game in played for each in game]
 
 
 class _EpisodeWatch:
     """Says once when an episode that is waited for seems to have no end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: int | None) -> None:
         self._name = name
+        self._limit = limit
         self._steps = 0
         self._warned = False
 
@@ -183,11 +231,14 @@ class _EpisodeWatch:
         waited_for = lengths.view(-1)[torch.tensor(missing) > 0]
         if int(waited_for.max()) >= LONG_EPISODE:
             self._warned = True
+            end = "never" if self._limit is None else f"after {_steps(self._limit)}"
             logger.warning(
-                "%s: an evaluation's episode has not ended after %s steps. "
-                "Is a time limit missing (max_episode_steps)?",
+                "%s: an evaluation's episode has not ended after %s. Is a time limit missing "
+                "(max_episode_steps)? The evaluation cuts it %s (%s).",
                 self._name,
-                f"{LONG_EPISODE:,}",
+                _steps(LONG_EPISODE),
+                end,
+                _LIMIT,
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rl_training.config import Hyperparameters, TrainConfig, require
+from rl_training.config import Hyperparameters, TrainConfig, require, require_directory
 
 # Far above what is of use: beyond them a run would only end in NaN, or in want of memory or years.
 _AT_MOST: dict[str, float] = {
@@ -76,6 +76,7 @@ class OffPolicyConfig(Hyperparameters):
         key = "gradient_steps_per_step"
         self._require(getattr(self, key) >= LEAST_RATIO, key, f"be at least {LEAST_RATIO}")
         self._require_at_least_one("minibatch_size", "train_every", "n_steps")
+        require_directory("algorithm.replay_directory", self.replay_directory)
         self._require_not_negative("warm_up")
         self._require_share("discount")
         self._require_positive_or_null("max_gradient_norm")

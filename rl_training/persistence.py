@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from rl_training.algorithm import Algorithm
     from rl_training.algorithm_core import Networks
 
+_FILES = (
+    *(".zip", ".tar", ".gz", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"),
+    *(".safetensors", ".npz", ".h5", ".onnx"),
+)
+"""Suffixes of files in which other libraries keep models."""
 AnyAlgorithm = TypeVar("AnyAlgorithm", bound="Algorithm")
 
 
@@ -24,6 +29,11 @@ def save(algorithm: Algorithm, path: Path, *, policy_only: bool) -> Path:
     """Write ``algorithm`` as the checkpoint directory ``path``."""
     if not policy_only:
         algorithm.require_usable()
+    if path.suffix.lower() in _FILES:
+        raise UserError(
+            f"{path} names a file, and a checkpoint is a directory: leave out "
+            f"{path.suffix!r}, and load it by the same name."
+        )
     if path.exists():
         raise UserError(f"{path} exists already; checkpoints are never overwritten.")
     config = config_to_dict(algorithm.config)
@@ -63,6 +73,8 @@ def load(
         with fitting(f"{directory} holds no training state"):
             state = loaded.state["training"]["algorithm"]
         algorithm.load_state_dict(state, fresh_environment=env is not None)
+    if env is not None:
+        algorithm.environment  # noqa: B018  one that does not fit is refused here, not in learn
     algorithm._write_runs = "output_dir" in changes
     return algorithm
 

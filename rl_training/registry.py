@@ -21,6 +21,21 @@ ALGORITHMS: dict[str, str] = {
 }
 """Name in a config or on the command line -> ``"module:Class"``."""
 
+_PPO_ONCE = "ppo, which is A2C with num_epochs: 1 and one minibatch"
+_REPLACEMENTS = {
+    **dict.fromkeys(("a2c", "a3c"), _PPO_ONCE),
+    **dict.fromkeys(("trpo", "acktr", "acer", "reinforce", "vpg", "appo", "impala"), "ppo"),
+    "ddpg": "td3, whose page has the settings that make it DDPG",
+    **dict.fromkeys(("qrdqn", "iqn", "fqf"), "dqn with distributional: true (C51)"),
+    "c51": "dqn with distributional: true",
+    "rainbow": "dqn with rainbow: true",
+    **dict.fromkeys(("ddqn", "doubledqn", "duelingdqn"), "dqn, whose settings have it"),
+    **dict.fromkeys(("tqc", "crossq", "redq", "droq", "mpo"), "sac"),
+    "maskableppo": "ppo with env.action_masks",
+    **dict.fromkeys(("ppolstm", "ppornn", "drqn", "r2d2"), "recurrent_ppo"),
+}
+"""What the field knows and is not here, in small letters alone, and what comes nearest."""
+
 _ON_POLICY_ACTIONS = (
     *("Box", "integer Box", "unbounded Box"),
     *("Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"),
@@ -111,7 +126,15 @@ def algorithm_class(name: str) -> type[Algorithm]:
     """
     if name not in ALGORITHMS:
         known = ", ".join(algorithm_names())
-        raise UserError(f"unknown algorithm {name!r}.{nearest(name, ALGORITHMS)} Known: {known}.")
+        plain = "".join(letter for letter in name.lower() if letter.isalnum())
+        if plain in _REPLACEMENTS:
+            raise UserError(
+                f"{name!r} is not in the library; the nearest is {_REPLACEMENTS[plain]}. "
+                f"Known: {known}."
+            )
+        same = {each.replace("_", ""): each for each in ALGORITHMS}.get(plain)
+        hint = f" Did you mean {same!r}?" if same else nearest(name, ALGORITHMS)
+        raise UserError(f"unknown algorithm {name!r}.{hint} Known: {known}.")
     return cast("type[Algorithm]", import_object(ALGORITHMS[name]))
 
 

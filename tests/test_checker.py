@@ -117,7 +117,7 @@ class Odd(Anything):
         ("reset shape", "the observation of reset has the shape (2,), its space says (3,)"),
         ("nan", "the observation of step holds NaN or infinity"),
         ("reward nan", "a reward is nan: training stops there"),
-        ("reward text", "a reward must be one number, not str"),
+        ("reward text", "a reward must be one number, not '"),
         ("reward array", "a reward must be one number, not of shape (2,)"),
         ("flag", "terminated must be True or False, not float"),
         ("info", "info must be a dict, not NoneType"),
@@ -299,3 +299,45 @@ def test_a_flag_that_is_none_is_a_violation(answer: Any) -> None:
 
     report = check_env(lambda: Flags(OBSERVATIONS["Box"], spaces.Discrete(2)), steps=5)
     assert any("terminated must be True or False" in each for each in report.violations)
+
+
+def test_what_nothing_takes_is_said_once() -> None:
+    report = check_env(Anything(spaces.Text(3), spaces.Discrete(2)))
+    assert str(report).count(report.violations[0]) == 1
+    assert str(report).count("its spaces are not supported") == 1
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [(None, "not None"), ("1.5", "not '1.5'"), ([1.0, 2.0], "not of shape (2,)")],
+)
+def test_a_reward_that_is_none_is_named_and_counted(reward: Any, words: str) -> None:
+    class Rewards(Anything):
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, reward, *rest
+
+    report = check_env(lambda: Rewards(OBSERVATIONS["Box"], spaces.Discrete(2)), steps=7)
+    (violation,) = report.violations
+    assert violation == f"a reward must be one number, {words} (seen 7 times)"
+
+
+def test_findings_that_differ_in_their_numbers_are_one() -> None:
+    class Astray(Anything):
+        def step(self, action: Any) -> Any:
+            self.shown = getattr(self, "shown", 9) + 1
+            return (self.shown, *super().step(action)[1:])
+
+    report = check_env(Astray(spaces.Discrete(3), spaces.Discrete(2)), steps=5)
+    found = [each for each in report.violations if "not in its space" in each]
+    assert found[0].startswith("the observation of step is 10, which is not in its space")
+    assert sum("observation of step is" in each for each in found) == 1
+
+
+def test_an_info_that_is_none_is_the_reset_s_violation() -> None:
+    class Silent(Anything):
+        def reset(self, **keywords: Any) -> Any:
+            return super().reset(**keywords)[0], None
+
+    report = check_env(lambda: Silent(OBSERVATIONS["Box"], spaces.Discrete(2)), steps=5)
+    assert report.violations == ["reset must return (observation, info), info a dict"]

@@ -66,8 +66,10 @@ class Workflows:
 
 
 @pytest.fixture
-def workflows(monkeypatch: pytest.MonkeyPatch) -> Workflows:
+def workflows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workflows:
     fake = Workflows()
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "rl_training.workflows", fake)
     monkeypatch.setattr(rl_training, "workflows", fake, raising=False)
     return fake
@@ -91,6 +93,18 @@ def mistake(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
 def write(path: Path, text: str) -> str:
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def test_what_an_evaluation_counted_is_said(
+    workflows: Workflows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflows.answer = REPORT
+    cli.main(["eval", "runs/one"])
+    assert "played      2 episodes, 10.0 steps each, deterministic" in capsys.readouterr().out
+    workflows.answer = {**REPORT, "agents": 3, "episodes_cut": 1}
+    cli.main(["eval", "runs/one"])
+    told = "played      2 games of 3 agents (the return is their mean) (1 cut by evaluation.max_"
+    assert told in capsys.readouterr().out
 
 
 # ---- train
@@ -363,6 +377,38 @@ def test_list_shows_algorithms_and_presets(capsys: pytest.CaptureFixture[str]) -
     assert cli.main(["list", "algorithms"]) == 0
     assert "ppo_cartpole" not in capsys.readouterr().out
     assert "Did you mean 'presets'?" in mistake(["list", "preset"], capsys)
+
+
+def test_presets_are_listed_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    table = {line.split()[0]: line for line in lines}
+    columns = ["ppo_cartpole", "ppo", "CartPole-v1", "100,000", "500.0"]
+    assert table["ppo_cartpole"].split() == columns
+    assert table["sac_cartpole"].split()[-2:] == ["not", "yet"]
+    early = ["5746.3", "after", "100,000"]
+    assert table["mujoco/sac_halfcheetah"].split()[-3:] == early
+    assert "overlay" in table["tiny"]
+    assert lines.index(table["tiny"]) > lines.index(table["td3_pendulum"])
+    starts = {len(line) - len(line.split(None, 1)[1]) for line in lines if "overlay" not in line}
+    assert len(starts) == 1, "the second column begins at one place"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("a2c", "'a2c' is not in the library; the nearest is ppo, which is A2C with"),
+        ("TRPO", "'TRPO' is not in the library; the nearest is ppo."),
+        ("ddpg", "the nearest is td3"),
+        ("QR-DQN", "the nearest is dqn"),
+        ("PPO", "Did you mean 'ppo'?"),
+        ("RecurrentPPO", "Did you mean 'recurrent_ppo'?"),
+    ],
+)
+def test_an_algorithm_that_the_field_knows(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hint in mistake(["train", "--algo", name, "--env-id", "A-v0"], capsys)
 
 
 # ---- the program

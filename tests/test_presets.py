@@ -38,3 +38,28 @@ def test_an_unknown_preset_is_refused_with_the_nearest(tmp_path: Path) -> None:
 def test_the_preset_of_an_algorithm_and_an_environment() -> None:
     assert preset_for("ppo", "CartPole-v1") == find_preset("ppo_cartpole")
     assert preset_for("ppo", "Nothing-v0") is None
+
+
+@pytest.mark.parametrize(
+    ("preset", "overlay", "fitting"),
+    [
+        ("sac_pendulum", "tiny", "tiny_replay"),
+        ("dqn_cartpole", "tiny", "tiny_replay"),
+        ("procgen/ppg_starpilot", "tiny", "tiny_sequences"),
+        ("ppo_cartpole", "tiny_replay", "tiny"),
+        ("ppo_cartpole", "tiny_sequences", "tiny"),
+        ("td3_pendulum", "tiny_sequences", "tiny_replay"),
+    ],
+)
+def test_an_overlay_of_another_algorithm_is_named_with_the_one_that_fits(
+    preset: str, overlay: str, fitting: str
+) -> None:
+    message = f"{overlay}.yaml: the overlay '{overlay}' does not fit this config of .*: give "
+    with pytest.raises(UserError, match=f"{message}--config {fitting} instead"):
+        load_config([preset, overlay])
+    assert load_config([preset, fitting]).total_timesteps == 256
+
+
+def test_a_mistake_beside_a_fitting_overlay_is_told_as_it_is() -> None:
+    with pytest.raises(UserError, match="unknown key 'num_env'"):
+        load_config(["ppo_cartpole", "tiny"], {"num_env": 3})

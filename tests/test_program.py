@@ -43,3 +43,27 @@ def test_the_package_lists_its_names_without_importing_them() -> None:
 def test_every_public_name_exists() -> None:
     for name in rl_training.__all__:
         assert getattr(rl_training, name) is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["eval", "nowhere"],
+        ["resume", "nowhere"],
+        ["export", "nowhere"],
+        ["card", "nowhere"],
+        ["plot", "nowhere"],
+        ["compare", "nowhere", "nowhere"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_path_that_does_not_exist_is_told_without_importing_torch(words: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from rl_training.cli import main\n"
+        f"assert main({words!r}) == 2\n"
+        "assert 'torch' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr.startswith("rl-training: error: there is no run ")
+    assert "nowhere" in run.stderr

@@ -16,6 +16,7 @@ from rl_training import cli
 from rl_training.config import config_from_dict
 from rl_training.envs.video import VideoRecorder, VideoRequest
 from rl_training.errors import UserError
+from rl_training.evaluation import evaluate
 from rl_training.recipes.ppo import PPO
 from rl_training.workflows import TrainResult, evaluate_checkpoint, resume_checkpoint, train
 
@@ -194,6 +195,16 @@ def test_an_episode_that_does_not_end_leaves_no_file(tmp_path: Path) -> None:
         env.step(0)
     env.close()
     assert names(tmp_path / "videos") == []
+
+
+def test_an_episode_that_the_evaluation_cuts_has_its_video(tmp_path: Path) -> None:
+    algorithm = PPO(lambda: Painted("rgb_array"), num_envs=2)
+    algorithm.config.evaluation.max_episode_steps = 4
+    request = VideoRequest(tmp_path, 2)
+    evaluate(algorithm, episodes=2, video=request)
+    assert names(tmp_path) == ["episode_0001.mp4", "episode_0002.mp4"]
+    assert len(brightness(tmp_path / "episode_0001.mp4")) == 5
+    algorithm.close()
 
 
 def test_render_shows_every_step_of_the_episodes_on_the_screen(painted: Path) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rl_training.cli.paths import require_run_or_checkpoint
 from rl_training.errors import NonFiniteError, UserError, nearest
 from rl_training.version import __version__
 
@@ -230,8 +231,8 @@ def _close(result: TrainResult) -> int:
     print(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
     if result.evaluation is not None:
         score = result.evaluation
-        mean, spread, episodes = (score[key] for key in ("return_mean", "return_std", "episodes"))
-        print(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {episodes} episodes")
+        mean, spread = score["return_mean"], score["return_std"]
+        print(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
     run = result.run_dir
     budget = "" if result.exit_code else " --total-timesteps N"
     print(f"  run         {run}")
@@ -266,6 +267,7 @@ def _evaluate(arguments: list[str]) -> int:
 
     given = parse_flags(EvaluateArguments, arguments, program="rl-training eval", positional=True)
     given.validate()
+    require_run_or_checkpoint(given.run_or_checkpoint)
     from rl_training import workflows
 
     report = workflows.evaluate_checkpoint(
@@ -282,6 +284,18 @@ def _evaluate(arguments: list[str]) -> int:
     return 0
 
 
+def _counted(report: dict[str, Any]) -> str:
+    """Return what an evaluation counted: episodes, or the games of several agents; and how many of
+    them never ended.
+    """
+    number, agents = report["episodes"], report.get("agents", 1)
+    what = "episode" if agents == 1 else "game"
+    text = f"{number} {what}{'' if number == 1 else 's'}"
+    text += "" if agents == 1 else f" of {agents} agents (the return is their mean)"
+    cut = report.get("episodes_cut", 0)
+    return text + (f" ({cut} cut by evaluation.max_episode_steps)" if cut else "")
+
+
 def _describe(report: dict[str, Any]) -> str:
     low, high = report["return_ci95"]
     mean_length = sum(report["lengths"]) / max(len(report["lengths"]), 1)
@@ -290,7 +304,7 @@ def _describe(report: dict[str, Any]) -> str:
     return (
         f"return      {report['return_mean']:.1f} ± {report['return_std']:.1f}"
         f" (interquartile mean {report['return_iqm']:.1f}, 95% interval {low:.1f} to {high:.1f})\n"
-        f"episodes    {report['episodes']}, {mean_length:.1f} steps each, {how}, seed {seed}\n"
+        f"played      {_counted(report)}, {mean_length:.1f} steps each, {how}, seed {seed}\n"
         f"checkpoint  {report['checkpoint']}"
         + (f"\nvideos      {report['videos']}" if "videos" in report else "")
     )
@@ -302,6 +316,7 @@ def _resume(arguments: list[str]) -> int:
 
     given = parse_flags(ResumeArguments, arguments, program="rl-training resume", positional=True)
     given.validate()
+    require_run_or_checkpoint(given.run_or_checkpoint)
     from rl_training import workflows
 
     return _close(
@@ -330,48 +345,6 @@ def _many_runs(name: str, arguments: list[str]) -> int:
 
 
 def _list(arguments: list[str]) -> int:
-    kinds: dict[str, Callable[[], list[str]]] = {
-        "algorithms": _algorithm_lines,
-        "presets": _preset_lines,
-    }
-    if {"-h", "--help"} & set(arguments):
-        print("usage: rl-training list [algorithms | presets]")
-        return 0
-    if len(arguments) > 1:
-        raise UserError(f"list takes one word, algorithms or presets, not {' '.join(arguments)!r}.")
-    if arguments and arguments[0] not in kinds:
-        hint = nearest(arguments[0], kinds)
-        raise UserError(f"cannot list {arguments[0]!r}.{hint} Known: {', '.join(kinds)}.")
-    for kind in arguments or kinds:
-        print(f"{kind}:")
-        for line in kinds[kind]():
-            print(f"  {line}")
-    return 0
+    from rl_training.cli.lists import show
 
-
-def _algorithm_lines() -> list[str]:
-    from rl_training.registry import ALGORITHMS, algorithm_names, space_table
-
-    lines = [f"{name:<16} {ALGORITHMS[name]}" for name in algorithm_names()]
-    rows = space_table()
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        lines.append("  ".join(f"{cell:<{width}}" for cell, width in cells).rstrip())
-    return lines
-
-
-def _preset_lines() -> list[str]:
-    from rl_training.config import preset_paths
-    from rl_training.config.yaml_text import parse_yaml
-
-    lines = []
-    for name, path in preset_paths().items():
-        data = parse_yaml(path.read_text(encoding="utf-8"), source=str(path)) or {}
-        what = (
-            f"{data['algo']:<8} {data['env_id']}"
-            if "algo" in data
-            else "overlay: give it after another --config"
-        )
-        lines.append(f"{name:<30} {what}")
-    return lines
+    return show(arguments)

@@ -11,6 +11,7 @@ import tyro
 
 from rl_training.cli.arguments import RunOrCheckpoint
 from rl_training.cli.flags import parse_flags
+from rl_training.cli.paths import require_run_or_checkpoint, require_runs
 from rl_training.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class ExportArguments:
     format: Literal["safetensors", "onnx"] = "safetensors"
     """A directory for rl-training itself, or one file from raw observations to actions."""
     output: str | None = None
-    """The directory or file; by default policy or policy.onnx."""
+    """The directory or file; by default policy or policy.onnx in the run's directory."""
     best: bool = False
     """The run's best checkpoint instead of the latest."""
     trust_modules: bool = False
@@ -272,6 +273,7 @@ def _annotate(arguments: list[str]) -> int:
 def plot(arguments: list[str]) -> int:
     """Run ``rl-training plot`` with the words after it."""
     given: PlotArguments = _parse(PlotArguments, arguments, "plot")
+    require_runs(*given.runs)
     from rl_training.experiments.plot_runs import plot_runs
 
     for path in plot_runs(given.runs, given.output, metric=given.metric):
@@ -282,6 +284,7 @@ def plot(arguments: list[str]) -> int:
 def compare(arguments: list[str]) -> int:
     """Run ``rl-training compare`` with the words after it."""
     given: CompareArguments = _parse(CompareArguments, arguments, "compare")
+    require_runs(given.first, given.second)
     from rl_training.experiments import compare as runs
 
     first, second = runs.read_run(given.first), runs.read_run(given.second)
@@ -295,13 +298,13 @@ def compare(arguments: list[str]) -> int:
 def export(arguments: list[str]) -> int:
     """Run ``rl-training export`` with the words after it."""
     given: ExportArguments = _parse(ExportArguments, arguments, "export")
+    require_run_or_checkpoint(given.run_or_checkpoint)
     from rl_training.experiments.export import export_policy
 
-    default = "policy.onnx" if given.format == "onnx" else "policy"
     print(
         export_policy(
             given.run_or_checkpoint,
-            given.output or default,
+            given.output,
             format=given.format,
             best=given.best,
             trust_modules=given.trust_modules,
@@ -313,6 +316,7 @@ def export(arguments: list[str]) -> int:
 def card(arguments: list[str]) -> int:
     """Run ``rl-training card`` with the words after it."""
     given: CardArguments = _parse(CardArguments, arguments, "card")
+    require_runs(given.run)
     from rl_training.experiments.card import write_card
 
     print(write_card(given.run, given.output))

@@ -73,7 +73,9 @@ def tune(arguments: list[str]) -> int:
 
 
 def _summary(study: Study, outcome: StudyOutcome) -> list[str]:
-    lines = [f"{outcome.trials} trials in {study.directory}"]
+    from rl_training.experiments.study_results import counted
+
+    lines = [f"{counted(outcome.trials, 'trial')} in {study.directory}"]
     lines += [f"  failed  trial {trial}: {error}" for trial, error in outcome.failed.items()]
     if outcome.best_trial is None:
         return [*lines, "  no trial was finished"]

@@ -12,7 +12,7 @@ from rl_training.config.build import (
     untyped,
     validate,
 )
-from rl_training.config.coercion import ConfigKeyError, require
+from rl_training.config.coercion import ConfigKeyError, require, require_directory
 from rl_training.config.groups import (
     CheckpointConfig,
     EnvConfig,
@@ -52,6 +52,7 @@ __all__ = [
     "preset_paths",
     "replace_config",
     "require",
+    "require_directory",
     "train_config_class",
     "untyped",
     "validate",

@@ -43,6 +43,12 @@ def require(condition: bool, key: str, message: str) -> None:
         raise ConfigKeyError(key, f"{key} {message}.")
 
 
+def require_directory(key: str, value: str | None) -> None:
+    """Raise ConfigKeyError for text that names no directory; null names none on purpose."""
+    if value is not None and not value.strip():
+        raise ConfigKeyError(key, f"{key} must name a directory or be null, not {value!r}.")
+
+
 def wrong(key: str, expected: str, value: Any) -> ConfigKeyError:
     """Return the error for a ``key`` that holds ``value`` where ``expected`` is needed."""
     try:
@@ -86,6 +92,7 @@ NAMES_ELSEWHERE = {
     "action_noise": "exploration_noise",
     "batch_size": "minibatch_size",
     "buffer_size": "replay_capacity",
+    "callback": "learn(callbacks=[...])",
     "clip_range": "clip_epsilon",
     "clip_range_vf": "value_clip_epsilon",
     "ent_coef": "entropy_coefficient",

@@ -190,7 +190,9 @@ class EvaluationConfig:
     interval: int | None = None
     """Environment steps between two evaluations; null: only at the end."""
     episodes: int = 20
-    """Episodes of one evaluation."""
+    """Episodes of one evaluation; of several agents, games."""
+    max_episode_steps: int | None = 1_000_000
+    """Steps after which an episode that has not ended counts as truncated; null: never."""
     num_envs: int = 8
     """Environments played side by side."""
     deterministic: bool = True
@@ -211,6 +213,7 @@ class EvaluationConfig:
         """Raise ConfigKeyError for an impossible value."""
         at_least("evaluation.interval", self.interval, 1)
         at_least("evaluation.episodes", self.episodes, 1)
+        at_least("evaluation.max_episode_steps", self.max_episode_steps, 1)
         between("evaluation.num_envs", self.num_envs, 1, _MOST_ENVIRONMENTS)
         at_least("evaluation.seed", self.seed, 0)
         at_least("evaluation.patience", self.patience, 1)

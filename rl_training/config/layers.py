@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from os import PathLike
 from typing import Any
 
 from rl_training.config.coercion import ConfigKeyError
-from rl_training.config.presets import find_preset
+from rl_training.config.presets import find_preset, overlay_mistake
 from rl_training.config.yaml_text import parse_yaml
 from rl_training.errors import UserError
+from rl_training.registry import ALGORITHMS, algorithm_class
 
 
 @dataclass(kw_only=True)
@@ -51,10 +53,23 @@ class Layers:
         self.add(data or {}, str(path))
 
     def located(self, error: UserError) -> UserError:
-        """Return ``error`` with the source of its key in front."""
+        """Return ``error`` with the source of its key in front; an overlay of the zoo that is for
+        other algorithms is said to be the mistake, whatever it led to.
+        """
         key = getattr(error, "key", "")
-        message = f"{self.source_of(key)}: {error}"
+        message = self._overlay_mistake() or f"{self.source_of(key)}: {error}"
         return ConfigKeyError(key, message) if key else UserError(message)
+
+    def _overlay_mistake(self) -> str:
+        algo = self.data.get("algo")
+        if not isinstance(algo, str) or algo not in ALGORITHMS:
+            return ""
+        fields = [each.name for each in dataclasses.fields(algorithm_class(algo).Config)]
+        for source in self.sources:
+            mistake = overlay_mistake(source, self.data, fields)
+            if mistake:
+                return f"{source}: {mistake}"
+        return ""
 
     def source_of(self, key: str) -> str:
         """Return the source that set a dotted key, or the group around it; else all sources."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from rl_training.config.yaml_text import parse_yaml
 from rl_training.errors import UserError, nearest
 
 _PACKAGE = Path(__file__).parent.parent
+_OVERLAYS = ("tiny", "tiny_replay", "tiny_sequences")
+"""Smoke tests of seconds: of PPO and PPG, of algorithms with replay, of PPG on whole sequences."""
 
 
 def zoo_directory() -> Path:
@@ -79,6 +83,34 @@ def find_preset(name_or_path: str | PathLike[str]) -> Path:
         return presets[name]
     hint = nearest(name, presets) or " `rl-training list presets` shows them."
     raise UserError(f"there is no file or preset {text!r}.{hint}")
+
+
+def overlay_mistake(source: str, data: Mapping[str, Any], fields: Collection[str]) -> str:
+    """Return what to say of an overlay of the zoo that is for presets of other algorithms; empty
+    where it is none, or fits.
+
+    Args:
+        source: the file.
+        data: the whole config, as far as it was read.
+        fields: of the algorithm's group.
+    """
+    path = Path(source)
+    if path.parent != zoo_directory() or path.stem not in _OVERLAYS:
+        return ""
+    given = data.get("algorithm")
+    sequences = isinstance(given, Mapping) and "auxiliary_minibatches" in given
+    if "replay_capacity" in fields:
+        fitting = "tiny_replay"
+    elif sequences and "auxiliary_minibatches" in fields:
+        fitting = "tiny_sequences"
+    else:
+        fitting = "tiny"
+    if fitting == path.stem:
+        return ""
+    return (
+        f"the overlay {path.stem!r} does not fit this config of {data.get('algo')}: "
+        f"give --config {fitting} instead."
+    )
 
 
 def preset_for(algo: str, env_id: str) -> Path | None:

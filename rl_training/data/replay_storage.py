@@ -63,12 +63,14 @@ def require_room(
         unit: what capacity counts.
 
     Raises:
-        UserError: it does not fit; the message has the capacity that would.
+        UserError: it does not fit, with the capacity that would; or files cannot be made there.
     """
     if storage == "ram":
         room, place = available_memory(), "memory"
     else:
-        room = available_disk(Path("." if directory is None else directory))
+        where = Path("." if directory is None else directory)
+        _require_writable(where, what)
+        room = available_disk(where)
         place = f"disk in {directory}"
     needed = size_of(capacity)
     if room is None or needed <= room:
@@ -78,6 +80,24 @@ def require_room(
         f"{what} of {capacity:,} {unit} takes {size_text(needed)}, and "
         f"{size_text(room)} of {place} are free: {fits:,} would fit."
     )
+
+
+def _require_writable(directory: Path, what: str) -> None:
+    """Raise unless a file can be made in a directory, or in what will hold it: of a place that
+    cannot be written, the free bytes mean nothing.
+    """
+    place = directory.absolute()
+    while not place.exists():
+        place = place.parent
+    path = place / f".replay-{secrets.token_hex(8)}"
+    try:
+        path.touch(exist_ok=False)
+        path.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{what} cannot lie in {str(directory)!r}: {place} cannot be written "
+            f"({error.strerror or error}); give another directory."
+        ) from error
 
 
 def _largest(size_of: Callable[[int], int], room: int, refused: int) -> int:

@@ -18,7 +18,7 @@ from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.spaces import require_supported
 from rl_training.errors import UserError, one_line
 
-_REMEDY = "build it with autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED"
+_DISABLED = "autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED"
 
 
 _INSTEAD = {
@@ -102,7 +102,8 @@ def require_usable_vector(
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if mode == AutoresetMode.SAME_STEP:
         raise UserError(
-            f"{name} resets finished rows in the same step (autoreset SAME_STEP); {_REMEDY}."
+            f"{name} resets finished rows in the same step (autoreset SAME_STEP); "
+            f"{_remedy(vector)}."
         )
     if mode == AutoresetMode.DISABLED and type(vector) in (SyncVectorEnv, AsyncVectorEnv):
         return
@@ -114,7 +115,9 @@ def require_usable_vector(
     ):
         # Its workers forget about a pending autoreset only where observations travel through shared
         # memory.
-        raise UserError(f"{name} without shared memory would reset finished rows twice; {_REMEDY}.")
+        raise UserError(
+            f"{name} without shared memory would reset finished rows twice; {_remedy(vector)}."
+        )
     try:
         spared = _masked_reset_spares_others(vector, name, masks, dict(reset_options))
     except UserError:
@@ -122,13 +125,27 @@ def require_usable_vector(
     except Exception as error:
         raise UserError(
             f"{name} cannot reset one row with a seed of its own "
-            f"({type(error).__name__}: {one_line(error)}); {_REMEDY}."
+            f"({type(error).__name__}: {one_line(error)}); {_remedy(vector)}."
         ) from error
     if not spared:
         raise UserError(
             f"{name} resets every row when asked to reset one, so its episodes cannot be told "
-            f"apart; {_REMEDY}."
+            f"apart; {_remedy(vector)}."
         )
+
+
+def _remedy(vector: Any) -> str:
+    """Return what to do instead of passing a vector environment that is refused."""
+    if isinstance(getattr(vector, "unwrapped", vector), SyncVectorEnv | AsyncVectorEnv):
+        return f"build it with {_DISABLED} (gymnasium.make_vec: in vector_kwargs)"
+    spec = getattr(vector, "spec", None)
+    one = "a callable that makes one environment" if spec is None else f"the id {spec.id!r}"
+    # What is written as a vector has no such argument: gymnasium.make_vec makes CartPole's so.
+    return (
+        f"give {one} and num_envs={vector.num_envs} instead, or let its reset(seed=[...], "
+        "options={'reset_mask': ...}) begin episodes in the rows of the mask alone, and set "
+        "metadata['autoreset_mode'] to DISABLED"
+    )
 
 
 def _require_usable_layers(vector: Any) -> None:

@@ -4,12 +4,17 @@ space's shape.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rl_training.envs.flatten import leaves_of, named
 
+_ANSWERS = {
+    "reset": "reset must return (observation, info)",
+    "step": "step must return (observation, reward, terminated, truncated, info)",
+}
 PLAIN_FLAGS = frozenset({bool, np.bool_})
 
 
@@ -39,6 +44,20 @@ def plain_reward(value: Any) -> float:
     if array.size != 1 or array.dtype.kind not in "fiub":
         raise ValueError(f"a reward must be one number, not {value!r}")
     return float(array.reshape(()))
+
+
+def require_info(information: Any, after: str) -> None:
+    """Raise unless an ``info`` is a dict.
+
+    Args:
+        information: what the environment gave.
+        after: ``"reset"`` or ``"step"``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(information, Mapping):
+        raise ValueError(f"{_ANSWERS[after]}, info a dict, not {information!r}")
 
 
 def require_shapes(observation: Any, space: Any) -> None:

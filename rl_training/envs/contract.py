@@ -5,6 +5,7 @@ and what a run should know.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from rl_training.envs.answers import plain_reward
 from rl_training.envs.flatten import leaves_of, named
 from rl_training.envs.masks import LegalChoices, found_mask, mask_in
 from rl_training.envs.spaces import DISCRETE, ActionMap
@@ -21,17 +23,21 @@ from rl_training.errors import UserError, one_line
 Array = NDArray[Any]
 
 
+@dataclass
+class _Seen:
+    """One finding, and how often it came."""
+
+    text: str
+    times: int = 0
+
+    def __str__(self) -> str:
+        return self.text if self.times == 1 else f"{self.text} (seen {self.times} times)"
+
+
 @dataclass(kw_only=True)
 class Findings:
-    """What was seen.
+    """What was seen, each finding once, with how often."""
 
-    Args:
-        violations: what training would stop at, or learn wrong things from.
-        notes: what is handled, and worth knowing.
-    """
-
-    violations: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     steps: int = 0
     episodes: int = 0
     """How many came to an end."""
@@ -40,16 +46,26 @@ class Findings:
     repeats: bool | None = None
     """Whether an episode was the same again by its seed and its actions; None: not tried."""
     mask_in_info: bool = False
+    _violations: dict[str, _Seen] = field(default_factory=dict)
+    _notes: dict[str, _Seen] = field(default_factory=dict)
 
-    def violation(self, text: str) -> None:
-        """Note a violation, once."""
-        if text not in self.violations:
-            self.violations.append(text)
+    @property
+    def violations(self) -> list[str]:
+        """What training would stop at, or learn wrong things from."""
+        return [str(each) for each in self._violations.values()]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is handled, and worth knowing."""
+        return [str(each) for each in self._notes.values()]
+
+    def violation(self, text: str, *, kind: str | None = None) -> None:
+        """Note a violation; of those of one ``kind`` (None: of the same text) the first is told."""
+        self._violations.setdefault(kind or text, _Seen(text)).times += 1
 
     def note(self, text: str) -> None:
-        """Note something worth knowing, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+        """Note something worth knowing."""
+        self._notes.setdefault(text, _Seen(text)).times += 1
 
 
 @dataclass
@@ -62,6 +78,8 @@ class _Trace:
 
 
 _PAIR = "reset must return (observation, info), info a dict"
+_NUMBERS = re.compile(r"[-\d.,\[\]\s]+")
+"""What differs between findings of one kind."""
 
 
 class _BrokenError(Exception):
@@ -104,7 +122,7 @@ def _reset(env: Any, found: Findings, seed: int) -> tuple[Any, dict[str, Any]]:
         raise _BrokenError from error
     except Exception as error:
         # A wrapper takes the pair apart before it is seen here.
-        old = isinstance(error, ValueError) and "to unpack" in str(error)
+        old = isinstance(error, ValueError) and ("to unpack" in str(error) or _PAIR in str(error))
         raised = f"reset(seed={seed}) raises {type(error).__name__}: {error}"
         found.violation(_PAIR if old else raised)
         raise _BrokenError from error
@@ -183,11 +201,12 @@ def _look_at_info(information: dict[str, Any], found: Findings) -> None:
 
 def _look_at_reward(reward: Any, found: Findings) -> None:
     try:
-        number = float(np.asarray(reward, np.float64).reshape(()))
+        number = plain_reward(reward)
     except (TypeError, ValueError):
-        shape = np.shape(reward)
-        what = f"of shape {shape}" if shape else type(reward).__name__
-        found.violation(f"a reward must be one number, not {what}")
+        shape = np.shape(reward) if isinstance(reward, np.ndarray | list | tuple) else ()
+        what = f"of shape {shape}" if shape else repr(reward)
+        kind = f"a reward is {shape or type(reward).__name__}"
+        found.violation(f"a reward must be one number, not {what}", kind=kind)
         return
     if np.shape(reward):
         found.note(f"rewards are arrays of shape {np.shape(reward)}; they are taken as numbers")
@@ -208,7 +227,7 @@ def _look_at_observation(observation: Any, space: Any, where: str, found: Findin
             continue
         problem = _problem(array, each)
         if problem is not None:
-            found.violation(f"{label} {problem}")
+            found.violation(f"{label} {problem}", kind=f"{label} {_NUMBERS.sub('#', problem)}")
         elif isinstance(each, spaces.Box):
             _look_at_box(array, each, label, found)
 

@@ -346,5 +346,6 @@ def _name(env: Any, vector: Any, config: TrainConfig) -> str:
     spec = getattr(inner, "spec", None)
     if isinstance(spec, EnvSpec):
         return str(spec.id)
-    made = inner if isinstance(inner, type) else type(getattr(inner, "unwrapped", inner))
-    return made.__name__
+    if hasattr(inner, "__name__"):  # a class, or the function that workers make it by
+        return str(inner.__name__)
+    return type(getattr(inner, "unwrapped", inner)).__name__

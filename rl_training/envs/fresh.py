@@ -43,7 +43,8 @@ def fresh_source(
         return make
     if is_parallel_id(config.env_id if env is None else env):
         raise UserError(f"{config.env_id}: no videos are recorded of PettingZoo's environments.")
-    return lambda: VideoRecorder(make(), video)
+    longest = config.evaluation.max_episode_steps
+    return lambda: VideoRecorder(make(), video, longest=longest)
 
 
 def require_fresh(config: TrainConfig, env: Any) -> None:

@@ -20,6 +20,7 @@ _WRONG_ARGUMENTS = re.compile(
 # Of gymnasium.make itself, of Python's calls, and what the library decides.
 _RESERVED = ("id", "self", "disable_env_checker", "vectorization_mode")
 _EXTRA_OF_PACKAGE = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+_SHOWN_IDS = 8
 _EXTRA_OF_MODULE = {"minigrid": "minigrid"}
 
 
@@ -102,6 +103,7 @@ def spec_of(env_id: str) -> Any:
             f"environment {env_id!r}: {module!r} names no module; "
             "the form is 'my_package:MyEnv-v0'."
         )
+    before = set(gymnasium.registry)
     if separator:
         _import_module(module, env_id)
     elif name.startswith("ALE/") or "NoFrameskip-v4" in name:
@@ -111,6 +113,9 @@ def spec_of(env_id: str) -> Any:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
+        if separator:
+            own = _ids_of(module, set(gymnasium.registry) - before)
+            raise UserError(_not_registered(env_id, module, name, own)) from error
         message = f"unknown environment {env_id!r}.{nearest(name, gymnasium.registry)}"
         if name.endswith("Policy"):  # where Stable-Baselines3 takes "MlpPolicy"
             message += (
@@ -118,6 +123,40 @@ def spec_of(env_id: str) -> Any:
                 "from the spaces and from hidden_sizes, encoder and so on."
             )
         raise UserError(f"{message} ({one_line(error)})") from error
+
+
+def _ids_of(module: str, new: set[str]) -> list[str]:
+    """Return the ids that a module has registered, sorted.
+
+    Args:
+        module: dotted; it may have been imported before.
+        new: ids that appeared when it was imported now, whatever made them.
+    """
+    package = module.partition(".")[0]
+    own = {
+        env_id
+        for env_id, spec in gymnasium.registry.items()
+        if _module_of(spec.entry_point).partition(".")[0] == package
+    }
+    return sorted(own | new)
+
+
+def _module_of(entry_point: Any) -> str:
+    if isinstance(entry_point, str):
+        return entry_point.partition(":")[0]
+    return str(getattr(entry_point, "__module__", ""))
+
+
+def _not_registered(env_id: str, module: str, name: str, own: list[str]) -> str:
+    """Return what to say of an id that a module of the user's did not register."""
+    message = f"unknown environment {env_id!r}."
+    if not own:
+        return f"{message} Module {module!r} registers no environment: gymnasium.register does."
+    close = nearest(name, own)
+    if close:
+        close = f" Did you mean '{module}:{close.split(chr(39))[1]}'?"
+    listed = ", ".join(own[:_SHOWN_IDS]) + (", ..." if len(own) > _SHOWN_IDS else "")
+    return f"{message}{close} Module {module!r} registers {listed}."
 
 
 def _import_module(module: str, env_id: str) -> None:

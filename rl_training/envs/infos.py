@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.envs.answers import plain_flag, plain_reward, require_shapes
+from rl_training.envs.answers import plain_flag, plain_reward, require_info, require_shapes
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -161,6 +161,7 @@ class PlainStep:
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step."""
         observation, reward, terminated, truncated, information = self._step(action)
+        require_info(information, "step")
         require_shapes(observation, self._space)
         kept = {key: information[key] for key in self._kept if key in information}
         told = {**kept, **self._info.of(information)}

@@ -13,7 +13,13 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
-from rl_training.envs.answers import PLAIN_FLAGS, plain_flag, plain_reward, require_shapes
+from rl_training.envs.answers import (
+    PLAIN_FLAGS,
+    plain_flag,
+    plain_reward,
+    require_info,
+    require_shapes,
+)
 from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
@@ -22,6 +28,9 @@ from rl_training.envs.workers import dead_worker
 
 Array = NDArray[Any]
 NOTHING = Asked()
+_DICTS = frozenset({dict})
+_NUMBERS = frozenset("fiub")
+"""Kinds of the dtypes that rewards have."""
 
 
 class RowError(Exception):
@@ -188,6 +197,8 @@ class LoopedRows:
             raise RowError(len(observations)) from error
         if self._unchecked:
             self._check(observations, "step")
+        if not _DICTS.issuperset(map(type, information)):
+            _name_the_row(information, lambda each: require_info(each, "step"))
         terminated = _plain_flags(terminated, "terminated")
         truncated = _plain_flags(truncated, "truncated")
         return RowStep(
@@ -209,17 +220,25 @@ class LoopedRows:
 
     def _numbers(self, rewards: list[Any]) -> Array:
         try:
-            return np.array(rewards, np.float64).reshape(self.num_envs)
+            # Without a dtype: NumPy would read numbers out of texts, and NaN out of None.
+            numbers = np.array(rewards)
+            if numbers.dtype.kind in _NUMBERS:
+                return numbers.astype(np.float64, copy=False).reshape(self.num_envs)
         except (ValueError, TypeError):
             _name_the_row(rewards, plain_reward)
             raise
+        _name_the_row(rewards, plain_reward)
+        return np.array(rewards, np.float64).reshape(self.num_envs)
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Array:
         """See :class:`Rows`."""
         observations = []
         for row, seed in zip(rows, seeds, strict=True):
             try:
-                observation, _ = self._envs[row].reset(seed=seed, options=self._asked.options())
+                observation, beside = self._envs[row].reset(
+                    seed=seed, options=self._asked.options()
+                )
+                require_info(beside, "reset")
             except (Exception, SystemExit) as error:
                 raise RowError(row) from error
             if self._unchecked:
@@ -286,10 +305,13 @@ class BatchedRows:
             observation, reward, terminated, truncated, beside = self._vector.step(given)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
+        numbers = np.array(reward)
+        if numbers.dtype.kind not in _NUMBERS:
+            _name_the_row(list(numbers), plain_reward)
         ended, cut = (np.asarray(each, bool).tolist() for each in (terminated, truncated))
         return RowStep(
             self._array(observation),
-            np.array(reward, np.float64),
+            numbers.astype(np.float64, copy=False),
             ended,
             cut,
             Games.of(beside) if self.plays_games else None,

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rl_training.envs.answers import require_info
 from rl_training.envs.flatten import require_integers
 from rl_training.envs.infos import GAME_KEYS, PlainStep
 from rl_training.envs.worlds import world_renewer
@@ -67,6 +68,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._renew_world is not None:
             self._renew_world()
         observation, information = self.env.reset(seed=seed, options=options)
+        require_info(information, "reset")
         if self._unchecked:  # here and not by the vector alone: a worker's buffer casts silently
             require_integers(observation, self.env.observation_space)
             self._unchecked = False

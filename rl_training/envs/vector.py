@@ -20,6 +20,7 @@ from rl_training.envs.masks import ObservedMasks
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.rows import make_rows
 from rl_training.envs.spaces import observation_dtype, observation_spec, require_supported
+from rl_training.envs.step_limit import LimitedRows
 from rl_training.envs.tensors import DONE_KEYS, TensorSteps
 from rl_training.envs.workers import close_vector
 
@@ -154,6 +155,25 @@ class VectorEnv(EnvBase):
         their own dtype; flattened where they are no Box.
         """
         return self._steps.episodes.observation
+
+    @property
+    def agents(self) -> int:
+        """Rows that play one episode together, side by side: the agents of a game; else 1."""
+        return len(getattr(self.vector, "agents", ())) or 1
+
+    def limit_episodes(self, steps: int) -> None:
+        """Truncate every episode that has not ended after ``steps`` steps; call it before the first
+        reset.
+        """
+        self._steps.episodes.rows = LimitedRows(self._steps.episodes.rows, steps)
+
+    @property
+    def cut(self) -> list[bool]:
+        """Of each row, whether the limit of `limit_episodes` truncated its episode in the last
+        step.
+        """
+        rows = self._steps.episodes.rows
+        return rows.cut.tolist() if isinstance(rows, LimitedRows) else [False] * self.num_envs
 
     def step_and_maybe_reset(
         self, tensordict: TensorDictBase

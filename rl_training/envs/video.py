@@ -33,11 +33,19 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     Files that are there already are never overwritten: numbering goes on after them. A file gets
     its name when its episode is over; what an episode without an end left is removed.
 
+    Args:
+        env: makes the frames.
+        request: what is recorded, and where to.
+        longest: steps after which an episode counts as over, as it does in an evaluation; None: no
+            limit.
+
     Raises:
         UserError: the environment does not draw itself into arrays, or the video extra is missing.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], request: VideoRequest) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], request: VideoRequest, *, longest: int | None = None
+    ) -> None:
         super().__init__(env)
         if env.render_mode != "rgb_array":
             raise UserError(
@@ -45,7 +53,8 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "not 'rgb_array'."
             )
         self._request = request
-        self._recorded = 0
+        self._longest = longest
+        self._recorded = self._taken = 0
         self._writer: Any = None
         _writer_module()
 
@@ -57,6 +66,7 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Begin an episode, and its recording while any is due."""
         self._abandon()
         result = self.env.reset(**keywords)
+        self._taken = 0
         if self._recorded < self._request.episodes:
             self._open()
             self._draw()
@@ -65,9 +75,10 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """Step, draw, and name the file at the episode's end."""
         result = self.env.step(action)
+        self._taken += 1
         if self._writer is not None:
             self._draw()
-            if result[2] or result[3]:
+            if result[2] or result[3] or self._taken == self._longest:
                 self._finish()
         return result
 

@@ -11,6 +11,8 @@ from rl_training.config import load_config
 from rl_training.config.yaml_text import format_yaml
 from rl_training.experiments.compare import RunSummary, read_run
 from rl_training.experiments.document import Table, markdown_table
+from rl_training.experiments.jobs import read_lines
+from rl_training.runtime.checkpoint_directory import read_link, step_of
 from rl_training.runtime.files import read_json, replace_durable, writing_to
 
 
@@ -56,7 +58,7 @@ def card(run: RunSummary) -> str:
 
 _USAGE = """\
 ```bash
-rl-training eval RUN --episodes 100{flag}
+rl-training eval RUN --episodes 100{flag}{best}
 rl-training resume RUN{flag}
 ```
 
@@ -84,6 +86,7 @@ def _usage(run: RunSummary) -> str:
     python = _REMEMBER if str(run.config["algo"]).startswith("recurrent") else _PREDICT
     return _USAGE.format(
         flag=" --trust-modules" if modules else "",
+        best="  # the best checkpoint: --best" if _best_evaluation(run) else "",
         python=python.format(argument=", trust_modules=True" if modules else ""),
         but=f" but that of {named}, which the config names" if modules else "",
     )
@@ -100,7 +103,27 @@ def _scores(run: RunSummary) -> list[tuple[str, dict[str, Any]]]:
     evaluation = run.result.get("eval")
     if not found and evaluation:
         found = [(f"last evaluation in training, {evaluation['episodes']} episodes", evaluation)]
+    best = _best_evaluation(run)
+    if best is not None and not played.get("best"):
+        what = (
+            f"best checkpoint (step {best['step']:,}): the evaluation of {best['episodes']} "
+            "episodes that chose it, which favours it"
+        )
+        found.append((what, best))
     return found
+
+
+def _best_evaluation(run: RunSummary) -> dict[str, Any] | None:
+    """Return the evaluation that chose the best checkpoint; None: there is none, or it is the end's
+    own.
+    """
+    link = read_link(run.path / "checkpoints", "best")
+    if link is None:
+        return None
+    for line in read_lines(run.path / "evaluations.jsonl"):
+        if line["step"] == step_of(link) and "episodes" in line:
+            return line if line["step"] != run.result.get("global_step") else None
+    return None
 
 
 def _score_table(scores: list[tuple[str, dict[str, Any]]]) -> str:

@@ -23,6 +23,7 @@ from rl_training.models.carried_state import zeroed_where
 from rl_training.models.lstm import MEMORY
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.files import writing_to
+from rl_training.runtime.manifest import MANIFEST
 from rl_training.version import __version__
 from rl_training.workflows import load_algorithm
 
@@ -32,7 +33,7 @@ OPSET = 18
 
 def export_policy(
     path: str | PathLike[str],
-    output: str | PathLike[str],
+    output: str | PathLike[str] | None = None,
     *,
     format: Format,
     best: bool = False,
@@ -46,7 +47,8 @@ def export_policy(
 
     Args:
         path: a run (its latest checkpoint), a checkpoint or a policy directory.
-        output: the directory or the file.
+        output: the directory or the file; None: ``policy`` or ``policy.onnx`` in the run's
+            directory, or beside a checkpoint that is in no run.
         format: which.
         best: of a run, the checkpoint with the best evaluation.
         trust_modules: import the code that its config names ("module:Class").
@@ -55,7 +57,9 @@ def export_policy(
         UserError: no policy is there, the extra ``export`` is missing, or the place cannot be
             written, or holds something.
     """
-    target = Path(output)
+    if format == "onnx":
+        _require_onnx()
+    target = _beside(path, format, best=best) if output is None else Path(output)
     if target.exists():
         raise UserError(f"{target} exists already: give another --output, or remove it.")
     if format == "safetensors":
@@ -63,13 +67,31 @@ def export_policy(
         policy = checkpoints.load_policy(source)
         step = int(policy.manifest["step"])
         return checkpoints.save_policy(target, step=step, policy=policy.state, config=policy.config)
-    _require_onnx()
     algorithm, _ = load_algorithm(Path(path), best=best, trust_modules=trust_modules)
     program = to_onnx(algorithm)
     with writing_to(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         program.save(str(target))
     return target
+
+
+def _beside(path: str | PathLike[str], format: Format, *, best: bool) -> Path:
+    """Return where a policy goes when nobody says: never into a checkpoint, which holds nothing but
+    what its manifest lists.
+    """
+    name = "policy.onnx" if format == "onnx" else "policy"
+    checkpoint = checkpoints.resolve_checkpoint(path, best=best).absolute()
+    while (checkpoint.parent / MANIFEST).is_file():  # the policy directory of a checkpoint
+        checkpoint = checkpoint.parent
+    run = checkpoint.parent.parent
+    if (run / "config.yaml").is_file():
+        target = run / name
+    else:
+        target = checkpoint.with_name(f"{checkpoint.name}_{name}")
+    try:
+        return target.relative_to(Path.cwd())
+    except ValueError:
+        return target
 
 
 def _require_onnx() -> None:

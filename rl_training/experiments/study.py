@@ -176,7 +176,7 @@ class Study:
         if there is not None and there != planned:
             keys = [key for key in planned if there.get(key) != planned[key]]
             raise UserError(
-                f"{self.directory} has a study with another {', '.join(keys)}: "
+                f"{self.directory} has a study with other settings ({', '.join(keys)}): "
                 "delete it, or take another --output-dir."
             )
         write_json(path, planned)

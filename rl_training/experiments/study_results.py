@@ -102,12 +102,25 @@ def _origin(study: Study, best: dict[str, Any], ended: Sequence[dict[str, Any]])
     settings = study.settings
     states = [row["state"] for row in ended]
     if best["own"]:
+        if len(ended) == 1:
+            return "Hyperparameters: as before: there was no other trial."
         return f"Hyperparameters: as before: none of {len(ended)} trials was better."
     return (
-        f"Hyperparameters: trial {best['trial']} of {len(ended)} of rl-training tune, from "
-        f"{study.name} ({states.count('pruned')} were pruned, {states.count('failed')} failed; "
-        f"sampler {settings.sampler}, seed {settings.sampler_seed})."
+        f"Hyperparameters: trial {best['trial']}, the best of {counted(len(ended), 'trial')} of "
+        f"rl-training tune, from {study.name} ({_count(states, 'pruned')} pruned, "
+        f"{states.count('failed')} failed; sampler {settings.sampler}, "
+        f"seed {settings.sampler_seed})."
     )
+
+
+def _count(states: Sequence[str], state: str) -> str:
+    number = states.count(state)
+    return f"{number} {'was' if number == 1 else 'were'}"
+
+
+def counted(number: int, what: str) -> str:
+    """Return ``"1 trial"`` or ``"2 trials"``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _measured(study: Study, best: dict[str, Any]) -> str:

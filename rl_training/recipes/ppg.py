@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_training.config import TrainConfig, require
+from rl_training.config import TrainConfig, require, require_directory
 from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.phase_data import PhaseData, phase_layout
 from rl_training.data.phase_samples import PhaseSamples
@@ -97,6 +97,7 @@ class PPGConfig(ClippedPolicyConfig):
     def validate(self, config: TrainConfig) -> None:
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
+        require_directory("algorithm.auxiliary_directory", self.auxiliary_directory)
         self._require_at_least_one("policy_iterations", "policy_epochs", "value_epochs")
         self._require_at_least_one("auxiliary_minibatches")
         self._require_at_least_one("policy_accumulation", "auxiliary_accumulation")

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, nearest
 from rl_training.runtime.run import Run
 
 
@@ -56,12 +56,58 @@ class TrainContext(Protocol):
         """Ask for a checkpoint at the end of this iteration, and that ``best`` moves to it."""
 
 
+HOOKS = ("on_train_start", "on_iteration", "on_evaluation", "on_train_end")
+"""What the loop calls, in the order of a run."""
+_HOOKS_ELSEWHERE = {
+    **dict.fromkeys(
+        ("on_step", "on_rollout_end", "on_update", "on_epoch_end", "on_batch_end"), "on_iteration"
+    ),
+    **dict.fromkeys(
+        ("on_training_start", "on_train_begin", "on_fit_start", "on_rollout_start"),
+        "on_train_start",
+    ),
+    **dict.fromkeys(("on_training_end", "on_fit_end"), "on_train_end"),
+    **dict.fromkeys(("on_eval", "on_eval_end", "on_validation_end"), "on_evaluation"),
+}
+"""Hooks of other libraries, and the nearest here."""
+_STABLE_BASELINES = tuple(
+    f"_on_{moment}"
+    for moment in ("step", "rollout_end", "rollout_start", "training_start", "training_end")
+)
+"""What a subclass overrides there: private names, which here are the user's own."""
+
+
 class Callback:
     """Hooks into the training loop; each does nothing unless overridden.
 
     `on_train_end` is called however training ends, by an exception too, once `on_train_start` was
     called.
+
+    Names that begin with ``on_`` are the hooks'; all other methods are free.
+
+    Raises:
+        UserError: when a subclass is made that has another method ``on_...``, which would never be
+            called.
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Refuse what looks like a hook and is none."""
+        super().__init_subclass__(**keywords)
+        strange = [
+            name
+            for name in dir(cls)
+            if name.startswith("on_") and name not in HOOKS and callable(getattr(cls, name))
+        ]
+        if all(getattr(cls, name) is getattr(Callback, name) for name in HOOKS):
+            strange += [name for name in _STABLE_BASELINES if hasattr(cls, name)]
+        if strange:
+            name = strange[0]
+            known = _HOOKS_ELSEWHERE.get(name.removeprefix("_"))
+            hint = f" Did you mean {known!r}?" if known else nearest(name, HOOKS)
+            raise UserError(
+                f"callback {cls.__name__}: {name} is no hook and would never be called.{hint} "
+                f"Hooks: {', '.join(HOOKS)}."
+            )
 
     def on_train_start(self, context: TrainContext) -> None:
         """Before the first iteration, of a resumed run too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -111,3 +112,78 @@ def test_the_interval_is_the_one_of_the_mean() -> None:
     assert low == pytest.approx(values.mean() - half, abs=0.1)
     assert high == pytest.approx(values.mean() + half, abs=0.1)
     assert [low, high] == evaluation.statistics(values.tolist(), [1] * 400)["return_ci95"]
+
+
+class Endless(gymnasium.Env[Any, Any]):
+    """Earns 1 a step, for ever; the observation is the number of steps since the reset."""
+
+    observation_space = gymnasium.spaces.Box(0.0, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return np.full(1, self.time, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize("name", ["ppo", "recurrent_ppo"])
+def test_an_episode_without_an_end_is_cut_and_said_to_be(
+    name: str, vectorization: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm = make(name, env=Endless, vectorization=vectorization)
+    algorithm.config.evaluation.max_episode_steps = 7
+    algorithm.config.evaluation.num_envs = 2
+    record = algorithm.evaluate(episodes=5)
+    assert record["lengths"] == [7] * 5
+    assert record["returns"] == [7.0] * 5, "each after a reset"
+    assert (record["episodes_cut"], record["agents"]) == (5, 1)
+    assert caplog.text.count("5 of 5 evaluation episodes did not end within 7 steps") == 1
+    assert "evaluation.max_episode_steps" in caplog.text
+    algorithm.close()
+
+
+def test_the_limit_of_an_evaluation_leaves_episodes_that_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    algorithm = make(env=Unequal)
+    free = algorithm.evaluate(episodes=12, seed=4)
+    algorithm.config.evaluation.max_episode_steps = 30  # the last step is an end of its own
+    assert algorithm.evaluate(episodes=12, seed=4) == free
+    assert free["episodes_cut"] == 0
+    assert caplog.text == ""
+    algorithm.config.evaluation.max_episode_steps = 29
+    cut = algorithm.evaluate(episodes=12, seed=4)
+    assert cut["lengths"] == [min(length, 29) for length in free["lengths"]]
+    assert cut["episodes_cut"] == free["lengths"].count(30) > 0
+    algorithm.config.evaluation.max_episode_steps = None
+    assert algorithm.evaluate(episodes=12, seed=4) == free
+
+
+def test_training_knows_nothing_of_the_evaluation_s_limit() -> None:
+    algorithm = make(env=Endless, evaluation={"max_episode_steps": 5})
+    assert not next(iter(algorithm.collector()))["next", "done"].any()
+    algorithm.close()
+
+
+def test_a_run_of_an_environment_without_an_end_comes_to_its_own(tmp_path: Path) -> None:
+    algorithm = make(
+        env=Endless,
+        output_dir=str(tmp_path),
+        evaluation={"max_episode_steps": 5, "episodes": 3},
+        tracking={"tensorboard": False},
+    ).learn(64)
+    algorithm.close()
+    (line,) = next(tmp_path.glob("*/evaluations.jsonl")).read_text().splitlines()
+    assert json.loads(line)["lengths"] == [5, 5, 5]
+
+
+def test_a_limit_of_no_steps_is_refused() -> None:
+    with pytest.raises(UserError, match=r"evaluation\.max_episode_steps must be at least 1"):
+        make(evaluation={"max_episode_steps": 0})

@@ -123,3 +123,32 @@ def test_every_callback_is_told_of_the_end_though_one_fails() -> None:
     with pytest.raises(RuntimeError, match="first"):
         make().learn(64, callbacks=[FailsAtTheEnd("first", calls), FailsAtTheEnd("second", calls)])
     assert calls == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "here"),
+    [
+        ("learn", "callback", "Here it is callbacks=[...]."),
+        ("learn", "progress_bar", "Here it is progress=."),
+        ("learn", "log_interval", "Here it is tracking.log_interval, of the constructor"),
+        ("learn", "tb_log_name", "Here it is output_dir"),
+        ("learn", "reset_num_timesteps", "Here it is a new object"),
+        ("learn", "callbaks", "Did you mean 'callbacks'?"),
+        ("learn", "n_steps", "Here it is num_steps, of the constructor."),
+        ("learn", "zzz", "It takes total_timesteps, callbacks, progress, reschedule."),
+        ("evaluate", "n_eval_episodes", "Here it is episodes=."),
+        ("save", "include", "save() takes no 'include'."),
+    ],
+)
+def test_a_call_s_unknown_keyword_is_named_in_our_words(call: str, word: str, here: str) -> None:
+    algorithm = make()
+    with pytest.raises(UserError) as refused:
+        getattr(algorithm, call)(**{word: 1})
+    assert str(refused.value).startswith(f"{call}() takes no {word!r}.")
+    assert here in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_callback_given_to_the_constructor_is_named_too() -> None:
+    with pytest.raises(UserError, match=r"'callback'\. Here it is learn\(callbacks="):
+        make(callback=[])

@@ -117,3 +117,21 @@ def test_a_warm_start_takes_the_weights_and_begins_at_zero(tmp_path: Path) -> No
     assert seen > expected.normalizer.observation.statistics.count, "statistics go on"
     with pytest.raises(UserError, match=r"init_from: .* holds a 'ppo' policy"):
         train_ppg(TrainConfig(algo="ppg", env_id="CartPole-v1"), init_from=str(source))
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.PT", "x.safetensors"])
+def test_the_name_of_a_file_is_refused_for_a_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="names a file, and a checkpoint is a directory"):
+        make().save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    assert make().save(tmp_path / "ppo_v1.5").is_dir()
+
+
+@pytest.mark.parametrize("policy_only", [False, True])
+def test_an_environment_that_does_not_fit_is_refused_at_load(
+    tmp_path: Path, policy_only: bool
+) -> None:
+    path = make().learn(64).save(tmp_path / "saved", policy_only=policy_only)
+    for env in (Identity, Identity(), "Pendulum-v1"):
+        with pytest.raises(UserError, match="space is"):
+            PPO.load(path, env=env)

@@ -201,8 +201,34 @@ def test_same_step_vectors_are_refused_with_the_remedy() -> None:
 
 def test_a_vector_whose_masked_reset_reaches_other_rows_is_refused() -> None:
     vector = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point")
-    with pytest.raises(UserError, match=r"CartPoleVectorEnv.*AutoresetMode\.DISABLED"):
+    with pytest.raises(UserError) as refused:
         require_usable_vector(vector)
+    message = str(refused.value)
+    assert message.startswith("CartPoleVectorEnv ")
+    # Its constructor takes no autoreset_mode, so that is no advice.
+    assert "autoreset_mode=" not in message
+    assert "give the id 'CartPole-v1' and num_envs=2 instead" in message
+    assert "options={'reset_mask': ...}" in message
+
+
+def test_the_advice_for_a_vector_of_environments_is_right() -> None:
+    with pytest.raises(UserError, match=r"gymnasium\.make_vec: in vector_kwargs"):
+        require_usable_vector(
+            gymnasium.make_vec(
+                "CartPole-v1",
+                num_envs=2,
+                vectorization_mode="sync",
+                vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+            )
+        )
+    require_usable_vector(
+        gymnasium.make_vec(
+            "CartPole-v1",
+            num_envs=2,
+            vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
+        )
+    )
 
 
 def test_next_step_workers_without_shared_memory_are_refused() -> None:

@@ -13,7 +13,8 @@ from gymnasium import spaces
 from rl_training import PPO
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import make_env
-from rl_training.errors import UserError
+from rl_training.envs.gymnasium_ids import make_by_id
+from rl_training.errors import EnvironmentFailedError, UserError
 from rl_training.workflows import train
 from tests.envs.scripted import Counter, collect, generator, make_vector
 
@@ -138,3 +139,71 @@ def test_a_policy_by_name_is_refused_with_what_to_write() -> None:
     several: Any = ("MlpPolicy", "CartPole-v1")  # as Stable-Baselines3 has it
     with pytest.raises(UserError, match="one thing without a keyword, the environment"):
         PPO(*several)
+
+
+class Answers(Counter):
+    """Gives another info at resets or steps, or another reward."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(**keywords)
+        return observation, self.answers.get("reset", info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        answers = self.answers
+        return (
+            observation,
+            answers.get("reward", reward),
+            terminated,
+            truncated,
+            answers.get("step", info),
+        )
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [
+        ({"reset": None}, r"reset must return \(observation, info\), info a dict, not None"),
+        ({"reset": [1]}, r"info a dict, not \[1\]"),
+        ({"step": None}, r"truncated, info\), info a dict, not None"),
+        ({"reward": "1.5"}, "a reward must be one number, not '1.5'"),
+        ({"reward": None}, "a reward must be one number, not None"),
+    ],
+)
+def test_an_info_or_a_reward_of_another_kind(
+    answers: dict[str, Any], complaint: str, vectorization: str
+) -> None:
+    def answering() -> Answers:
+        return Answers(**answers)
+
+    name = "Answers" if vectorization == "sync" else "answering"
+    with pytest.raises(EnvironmentFailedError, match=f"{name} failed.*{complaint}"):
+        PPO(answering, num_envs=2, num_steps=32, vectorization=vectorization).learn(64)
+
+
+def test_rewards_of_any_kind_of_number() -> None:
+    for reward in (2, np.float32(0.5), np.array([1.5]), True, np.int8(3)):
+        algorithm = PPO(lambda each=reward: Answers(reward=each), num_envs=2, num_steps=32)
+        batch = next(iter(algorithm.collector()))
+        assert (batch["next", "reward"] == float(np.asarray(reward).reshape(()))).all()
+        algorithm.close()
+
+
+def test_an_unknown_id_of_a_module_gets_the_module_s_own_ids() -> None:
+    gymnasium.register("RefusalsWalk-v0", entry_point="tests.envs.test_refusals:Bare")
+    gymnasium.register("RefusalsRun-v0", entry_point=lambda **_: Bare())
+    with pytest.raises(UserError) as refused:
+        make_by_id("tests.envs.test_refusals:RefusalsWolk-v0", {})
+    message = str(refused.value)
+    assert "Did you mean 'tests.envs.test_refusals:RefusalsWalk-v0'?" in message
+    assert "registers " in message and "RefusalsRun-v0" in message
+    assert "CartPole" not in message
+    with pytest.raises(UserError, match="Module 'json' registers no environment"):
+        make_by_id("json:CartPoole-v1", {})
+    with pytest.raises(UserError, match=r"Did you mean 'CartPole-v1'\?"):
+        make_by_id("CartPoole-v1", {})

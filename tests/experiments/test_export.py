@@ -133,6 +133,28 @@ def test_safetensors_is_a_policy_of_its_own(
     assert f"{target} exists already" in capsys.readouterr().err
 
 
+def test_without_an_output_the_policy_goes_into_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained("ppo", "Pendulum-v1", ON_POLICY, tmp_path / "runs")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["export", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / 'policy'}\n"
+    given = observations(run, 5)
+    exported = predict_checkpoint(run / "policy", given)
+    np.testing.assert_array_equal(exported, predict_checkpoint(run, given))
+    assert main(["export", str(run)]) == 2
+    assert "exists already: give another --output" in capsys.readouterr().err
+    [checkpoint] = (run / "checkpoints").glob("step_*")
+    (run / "policy").rename(tmp_path / "lone")
+    assert main(["export", str(checkpoint / "policy")]) == 0
+    assert capsys.readouterr().out == f"{run / 'policy'}\n"
+    assert main(["export", str(tmp_path / "lone")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'lone_policy'}\n"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_without_the_extra_it_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

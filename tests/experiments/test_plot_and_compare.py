@@ -117,6 +117,32 @@ def test_a_card_says_what_was_measured_and_how_to_load_it(
     assert "It was not evaluated." in (run / "MODEL_CARD.md").read_text("utf-8")
 
 
+def test_a_card_has_the_final_and_the_best_score(tmp_path: Path) -> None:
+    run = Path(write_run(tmp_path / "job" / "run"))
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    final = {"return_mean": 11.0, "return_std": 2.0, "episodes": 20}
+    (run / "result.json").write_text(json.dumps({**result, "eval": final}), encoding="utf-8")
+    lines = [
+        {"step": step, "return_mean": mean, "return_std": 1.5, "episodes": 20}
+        for step, mean in ((100, 4.0), (200, 17.0), (300, 11.0))
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "evaluations.jsonl").write_text(text, encoding="utf-8")
+    assert "best checkpoint" not in card(read_run(run))
+    for name in ("step_000000000200", "step_000000000300"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+    (run / "checkpoints" / "best").write_text("step_000000000200\n", encoding="utf-8")
+    text = card(read_run(run))
+    assert "| last evaluation in training, 20 episodes | 11.0 | 2.0 |" in text
+    best = (
+        "| best checkpoint (step 200): the evaluation of 20 episodes that chose it, which favours"
+    )
+    assert f"{best} it | 17.0 | 1.5 |" in text
+    assert "rl-training eval RUN --episodes 100  # the best checkpoint: --best" in text
+    (run / "checkpoints" / "best").write_text("step_000000000300\n", encoding="utf-8")
+    assert "best checkpoint" not in card(read_run(run)), "the final policy is the best"
+
+
 def test_a_card_of_code_of_ones_own_and_of_a_memory_says_how_to_load_it(tmp_path: Path) -> None:
     preset = "recurrent_ppo_tmaze"
     run = Path(write_run(tmp_path / "run", preset=preset, env_id="my_package:Robot-v0"))
@@ -131,9 +157,9 @@ def test_a_card_of_code_of_ones_own_and_of_a_memory_says_how_to_load_it(tmp_path
     ("words", "complaint"),
     [
         (["plot"], "there is no run to plot"),
-        (["plot", "nowhere"], "nowhere is not a run directory"),
+        (["plot", "nowhere"], "there is no run nowhere"),
         (["compare", "nowhere"], "RUN"),
-        (["compare", "nowhere", "nowhere"], "nowhere is not a run directory"),
+        (["compare", "nowhere", "nowhere"], "there is no run nowhere"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -18,6 +18,7 @@ from rl_training.experiments import study as study_module
 from rl_training.experiments import study_session
 from rl_training.experiments.search_space import between, choice, logarithmic
 from rl_training.experiments.study import Study, StudyOutcome
+from rl_training.experiments.study_results import counted
 from rl_training.runtime.run_lock import RunLock
 from tests.experiments.fake_runs import FakeBackend, Score
 
@@ -73,7 +74,10 @@ def test_the_best_trial_is_written_as_a_preset(tmp_path: Path) -> None:
     assert preset.algorithm.gae_lambda == base.algorithm.gae_lambda  # outside of the space
     assert (preset.evaluation, preset.checkpoint) == (base.evaluation, base.checkpoint)
     text = " ".join(outcome.preset.read_text("utf-8").replace("\n#", "").split())
-    assert f"trial {best['trial']} of 8 of rl-training tune, from ppo_cartpole" in text
+    assert (
+        f"trial {best['trial']}, the best of 8 trials of rl-training tune, from ppo_cartpole"
+        in text
+    )
     assert "5 deterministic episodes of the final policy, seeds 1, 2:" in text
     own = rows(tmp_path)[0]
     assert f"by the same measure: {own['scores'][0]:.1f}, {own['scores'][1]:.1f}" in text
@@ -175,7 +179,9 @@ def test_jobs_run_side_by_side(tmp_path: Path) -> None:
 
 def test_another_study_in_the_folder_is_refused(tmp_path: Path) -> None:
     run(study(tmp_path), 1)
-    with pytest.raises(UserError, match="has a study with another seeds, episodes: delete it"):
+    with pytest.raises(
+        UserError, match=r"has a study with other settings \(seeds, episodes\): delete it"
+    ):
         run(study(tmp_path, seeds=[1, 2, 3], episodes=6), 1)
     with RunLock(tmp_path), pytest.raises(UserError, match="another process works on"):
         run(study(tmp_path), 1)
@@ -255,3 +261,18 @@ def test_a_killed_command_goes_on_with_its_run(tmp_path: Path) -> None:
     assert [row["state"] for row in rows(tmp_path / "study")] == ["done", "done"]
     assert len(list(job.glob("*/result.json"))) == 1
     assert json.loads((job / "state.json").read_bytes())["attempts"] == 1
+
+
+def test_numbers_of_trials_are_said_right() -> None:
+    assert (counted(1, "trial"), counted(0, "trial"), counted(3, "trial")) == (
+        "1 trial",
+        "0 trials",
+        "3 trials",
+    )
+
+
+def test_one_trial_is_not_compared_with_itself(tmp_path: Path) -> None:
+    outcome, _ = run(study(tmp_path), 1)
+    assert outcome.preset is not None
+    text = " ".join(outcome.preset.read_text("utf-8").replace("\n#", "").split())
+    assert "Hyperparameters: as before: there was no other trial." in text

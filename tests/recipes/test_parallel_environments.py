@@ -218,3 +218,39 @@ def test_the_agents_are_named_in_order() -> None:
     algorithm = build(num_envs=3)
     assert algorithm.environment.vector.agents == AGENTS
     algorithm.close()
+
+
+def test_an_evaluation_counts_games() -> None:
+    algorithm = build()
+    record = algorithm.evaluate(episodes=5, seed=5)
+    assert (record["episodes"], record["agents"], len(record["returns"])) == (5, 3, 5)
+    # By hand: one environment, five games, and the mean over its agents of each.
+    environment = algorithm.evaluation_environment(num_envs=1, seed=5)
+    root = environment.reset()
+    returns: list[float] = []
+    lengths: list[int] = []
+    while len(returns) < 5:
+        algorithm.act(root, deterministic=True, generator=None)
+        taken, root = environment.step_and_maybe_reset(root)
+        if taken["next", "done"].all():
+            returns.append(taken["next", "episode_return"].double().mean().item())
+            lengths.append(taken["next", "episode_length"][0].item())
+    algorithm.config.evaluation.num_envs = 1
+    alone = algorithm.evaluate(episodes=5, seed=5)
+    assert alone["lengths"] == lengths
+    np.testing.assert_allclose(alone["returns"], returns, rtol=1e-6)
+    environment.close()
+    algorithm.close()
+
+
+def test_the_agents_of_a_game_without_an_end_are_cut_together() -> None:
+    class Endless(Crowd):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed, {"length": 10**9})
+
+    algorithm = build(env=Endless)
+    algorithm.config.evaluation.max_episode_steps = 4
+    algorithm.config.evaluation.num_envs = 6
+    record = algorithm.evaluate(episodes=8)
+    assert (record["lengths"], record["episodes_cut"]) == ([4] * 8, 8)
+    algorithm.close()

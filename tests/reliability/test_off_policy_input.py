@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -234,3 +235,23 @@ def test_a_large_ratio_is_taken_exactly(name: str) -> None:
     algorithm.learn(21)
     assert algorithm.global_step == 22
     assert algorithm.gradient_steps == 62  # floor(5 * 12.5)
+
+
+def test_a_directory_of_the_replay_that_cannot_be_used(tmp_path: Path) -> None:
+    for key, name in (("replay_directory", "sac"), ("auxiliary_directory", "ppg")):
+        changes: Any = {key: " "}
+        env = "Pendulum-v1"
+        with pytest.raises(UserError, match=rf"algorithm\.{key} must name a directory or be null"):
+            algorithm_class(name)(env, **changes)
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        with pytest.raises(UserError) as refused:
+            make("sac", replay_storage="disk", replay_directory=str(tmp_path / place))
+        message = str(refused.value)
+        assert "cannot lie in" in message and "give another directory" in message
+        assert "0 bytes" not in message
+    unwritable = Path("/proc/replay")  # where even root makes no file
+    if Path("/proc").is_dir():
+        with pytest.raises(UserError, match="/proc cannot be written"):
+            make("dqn", replay_storage="disk", replay_directory=str(unwritable))
+    make("dqn", replay_storage="disk", replay_directory=str(tmp_path / "new" / "one")).close()

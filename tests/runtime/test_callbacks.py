@@ -10,6 +10,7 @@ import pytest
 
 from rl_training.errors import UserError
 from rl_training.runtime.callbacks import (
+    HOOKS,
     Callback,
     CheckpointCallback,
     EvaluationCallback,
@@ -186,3 +187,52 @@ def test_a_callback_without_hooks_does_nothing() -> None:
     callback.on_evaluation(context, {"return_mean": 0.0})
     callback.on_train_end(context)
     assert callback.state_dict() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("on_step", "on_iteration"),
+        ("on_iteraton", "on_iteration"),
+        ("on_training_start", "on_train_start"),
+        ("on_train_ends", "on_train_end"),
+        ("on_eval", "on_evaluation"),
+        ("_on_step", "on_iteration"),
+        ("_on_training_end", "on_train_end"),
+    ],
+)
+def test_a_hook_that_is_none_is_refused_when_the_class_is_made(name: str, meant: str) -> None:
+    with pytest.raises(UserError) as refused:
+        type("Mine", (Callback,), {name: lambda self, *_: None})
+    assert str(refused.value) == (
+        f"callback Mine: {name} is no hook and would never be called. Did you mean {meant!r}? "
+        "Hooks: on_train_start, on_iteration, on_evaluation, on_train_end."
+    )
+
+
+def test_a_mixin_s_method_is_looked_at_too() -> None:
+    class Mixin:
+        def on_step(self) -> None: ...
+
+    with pytest.raises(UserError, match="on_step is no hook"):
+        type("Mine", (Mixin, Callback), {})
+
+
+def test_methods_of_ones_own_are_free() -> None:
+    class Mine(Callback):
+        on_gpu = True
+
+        def once(self) -> None: ...
+
+        def only(self) -> None: ...
+
+        def on_iteration(self, context: Any, metrics: Any) -> None:
+            self._on_step()
+
+        def _on_step(self) -> None: ...
+
+    Mine().on_iteration(None, {})
+
+
+def test_the_hooks_are_those_of_the_class() -> None:
+    assert {name for name in vars(Callback) if name.startswith("on_")} == set(HOOKS)
