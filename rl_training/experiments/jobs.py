@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.config import TrainConfig, config_to_dict, dump_yaml, replace_config
+from rl_training.config import (
+    TrainConfig,
+    config_from_dict,
+    config_to_dict,
+    dump_yaml,
+    replace_config,
+)
+from rl_training.config.yaml_text import parse_yaml
 from rl_training.errors import UserError
 from rl_training.experiments.manifest import Manifest
 from rl_training.runtime.files import (
@@ -121,7 +128,7 @@ def prepare(manifest: Manifest, directory: Path) -> list[Job]:
     bases = {preset: manifest.config(preset) for preset in manifest.presets}
     planned = [(job, _config(bases[job.preset], job, manifest)) for job in jobs]
     for job, config in planned:
-        _require_same(job, _description(job, config, manifest.episodes))
+        _require_same(job, config, manifest.episodes)
     with writing_to(directory):
         for job, config in planned:
             write_plan(job, config, manifest.episodes)
@@ -136,8 +143,7 @@ def measured_as_now(job: Job, config: TrainConfig, manifest: Manifest) -> bool:
         config: of its preset, `Manifest.config`.
         manifest: the manifest.
     """
-    planned = _description(job, _config(config, job, manifest), manifest.episodes)
-    return read_json(job.directory / "job.json") == planned
+    return _planned_as(job, _config(config, job, manifest), manifest.episodes)
 
 
 def _config(base: TrainConfig, job: Job, manifest: Manifest) -> TrainConfig:
@@ -148,19 +154,40 @@ def _config(base: TrainConfig, job: Job, manifest: Manifest) -> TrainConfig:
 
 
 def _description(job: Job, config: TrainConfig, episodes: int) -> dict[str, Any]:
-    content = {key: value for key, value in config_to_dict(config).items() if key != "output_dir"}
-    digest = hashlib.sha256(json_bytes(content, sort_keys=True)).hexdigest()
     return {
         "preset": job.preset,
         "seed": job.seed,
         "episodes": episodes,
-        "config_sha256": digest,
+        "config_sha256": _digest(config_to_dict(config)),
     }
 
 
-def _require_same(job: Job, planned: Mapping[str, Any]) -> None:
-    there = read_json(job.directory / "job.json")
-    if there is not None and there != planned and (job.directory / "state.json").exists():
+def _digest(config: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in config.items() if key != "output_dir"}
+    return hashlib.sha256(json_bytes(content, sort_keys=True)).hexdigest()
+
+
+def _planned_as(job: Job, config: TrainConfig, episodes: int) -> bool:
+    """Whether a job's folder was made for this configuration, by this version or by an earlier one:
+    a field that is new since then has its default there.
+    """
+    there, planned = read_json(job.directory / "job.json"), _description(job, config, episodes)
+    if there is None or there == planned:
+        return there is not None
+    path = job.directory / "config.yaml"
+    try:
+        written = parse_yaml(path.read_text("utf-8"), source=str(path))
+        if not isinstance(written, dict) or _digest(written) != there.get("config_sha256"):
+            return False
+        completed = _description(job, config_from_dict(written, source=str(path)), episodes)
+    except (OSError, ValueError, UserError):
+        return False
+    return {**there, "config_sha256": completed["config_sha256"]} == planned
+
+
+def _require_same(job: Job, config: TrainConfig, episodes: int) -> None:
+    was_run = (job.directory / "job.json").exists() and (job.directory / "state.json").exists()
+    if was_run and not _planned_as(job, config, episodes):
         raise UserError(
             f"{job.directory} was run with another configuration than {job.preset} has now: "
             "delete it, or take another --output-dir."

@@ -24,7 +24,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rl_training.config import TrainConfig, config_to_dict, load_config, replace_config
+from rl_training.config import (
+    TrainConfig,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    replace_config,
+)
 from rl_training.errors import UserError
 from rl_training.experiments.backends import Backend, LocalBackend
 from rl_training.experiments.search_space import (
@@ -173,6 +179,11 @@ class Study:
                 f"{path} is damaged, so what the study's trials were is not known: "
                 "delete the study, or take another --output-dir."
             )
+        if there is not None and isinstance(there.get("config"), dict):
+            # A field that is new since the study was begun has its default there.
+            with contextlib.suppress(UserError):
+                earlier = config_from_dict(there["config"], source=str(path))
+                there = {**there, "config": config_to_dict(earlier)}
         if there is not None and there != planned:
             keys = [key for key in planned if there.get(key) != planned[key]]
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 
 from rl_training.cli import main
+from rl_training.config.yaml_text import format_yaml, parse_yaml
 from rl_training.errors import UserError
 from rl_training.experiments import worker
-from rl_training.experiments.jobs import Job, prepare
+from rl_training.experiments.jobs import Job, measured_as_now, prepare
 from rl_training.experiments.manager import ExperimentManager
 from rl_training.experiments.manifest import load_manifest
+from rl_training.runtime.files import json_bytes
 from rl_training.runtime.run_lock import RunLock
 
 MANIFEST = """
@@ -178,6 +181,48 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
         manager(tmp_path, MANIFEST.replace("episodes: 3", "episodes: 5")).run()
     with pytest.raises(UserError, match="jobs must be at least 1, not 0"):
         manager(tmp_path).run(jobs=0)
+
+
+def written_before_a_field(job: Job, field: str) -> None:
+    """Make a folder as an earlier version did, which had no ``evaluation.<field>``."""
+    content = parse_yaml((job.directory / "config.yaml").read_text("utf-8"), source="config.yaml")
+    del content["evaluation"][field]
+    (job.directory / "config.yaml").write_text(format_yaml(content), encoding="utf-8")
+    del content["output_dir"]
+    planned = json.loads((job.directory / "job.json").read_text("utf-8"))
+    planned["config_sha256"] = hashlib.sha256(json_bytes(content, sort_keys=True)).hexdigest()
+    (job.directory / "job.json").write_text(json.dumps(planned), encoding="utf-8")
+
+
+def test_a_folder_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    [job, other] = ready(tmp_path)
+    before = (job.directory / "job.json").read_text("utf-8")
+    for each in (job, other):
+        written_before_a_field(each, "max_episode_steps")
+        each.write_state(status="done", attempts=1)
+    made = manager(tmp_path)
+    assert measured_as_now(job, made.manifest.config("ppo_cartpole"), made.manifest)
+    assert prepare(made.manifest, made.directory) == [job, other]
+    assert (job.directory / "job.json").read_text("utf-8") == before
+    assert states(made) == ["done", "done"]
+
+    # Where the field had another value than the default is now, it was another configuration.
+    capped = tmp_path / "capped.yaml"
+    changed = MANIFEST.replace("[tiny]", f"[tiny, {capped}]")
+    capped.write_text("evaluation: {max_episode_steps: 9}\n", encoding="utf-8")
+    written_before_a_field(job, "max_episode_steps")
+    with pytest.raises(UserError, match="was run with another configuration"):
+        ready(tmp_path, changed)
+
+
+def test_a_configuration_that_was_edited_is_not_what_was_run(tmp_path: Path) -> None:
+    [job, _] = ready(tmp_path)
+    written_before_a_field(job, "max_episode_steps")
+    job.write_state(status="done", attempts=1)
+    path = job.directory / "config.yaml"
+    path.write_text(path.read_text("utf-8").replace("deterministic: true", "deterministic: false"))
+    with pytest.raises(UserError, match="was run with another configuration"):
+        ready(tmp_path)
 
 
 def test_the_first_seeds_come_first(tmp_path: Path) -> None:

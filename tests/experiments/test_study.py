@@ -177,6 +177,16 @@ def test_jobs_run_side_by_side(tmp_path: Path) -> None:
     assert backend.most_at_a_time == 1
 
 
+def test_a_study_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    run(study(tmp_path), 1)
+    [path] = tmp_path.rglob("study.json")
+    content = json.loads(path.read_text("utf-8"))
+    del content["config"]["evaluation"]["max_episode_steps"]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    outcome, _ = run(study(tmp_path), 2)
+    assert outcome.trials == 2
+
+
 def test_another_study_in_the_folder_is_refused(tmp_path: Path) -> None:
     run(study(tmp_path), 1)
     with pytest.raises(
