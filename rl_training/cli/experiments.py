@@ -27,6 +27,7 @@ usage: rl-training benchmark COMMAND ...
   rl-training benchmark status   MANIFEST [--json]        how far each run is
   rl-training benchmark report   MANIFEST [--no-plots]    tables, plots; exit 1: a score was missed
   rl-training benchmark annotate MANIFEST                 scores into presets and zoo/README.md
+  rl-training benchmark pack     MANIFEST [--output FILE] what the report is made of, as one file
 
 MANIFEST is a file or the name of one of the zoo. COMMAND --help shows every flag.
 """
@@ -100,6 +101,16 @@ class AnnotateArguments(ManifestArguments):
 
 
 @dataclass(kw_only=True)
+class PackArguments(ManifestArguments):
+    """Write what the report is made of as one file, without checkpoints. Unpacked, it is a folder
+    of runs again.
+    """
+
+    output: str | None = None
+    """The file; by default <name>.tar.xz in the folder of the runs."""
+
+
+@dataclass(kw_only=True)
 class PlotArguments:
     """Draw learning curves: a line for each algorithm and setting, its seeds taken together."""
 
@@ -157,6 +168,7 @@ def benchmark(arguments: list[str]) -> int:
         "status": _status,
         "report": _report,
         "annotate": _annotate,
+        "pack": _pack,
     }
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help", "help"):
@@ -267,6 +279,20 @@ def _annotate(arguments: list[str]) -> int:
         print(f"{'left out':<10}{preset}: {reason}")
     for path in done.files:
         print(path)
+    return 0
+
+
+def _pack(arguments: list[str]) -> int:
+    given: PackArguments = _parse(PackArguments, arguments, "benchmark pack")
+    from pathlib import Path
+
+    from rl_training.experiments.records import pack_records
+
+    manager = given.manager()
+    name = f"{manager.manifest.name}.tar.xz"
+    path = Path(given.output) if given.output else manager.directory / name
+    count = pack_records(manager.manifest, manager.directory, path)
+    print(f"{count} runs: {path}")
     return 0
 
 

@@ -83,6 +83,8 @@ class Entry:
     """Configs laid over the preset and over the manifest's overlays."""
     peers: list[PeerScore] = field(default_factory=list)
     """Published scores of the same algorithm on the same task."""
+    note: str = ""
+    """What the report says under its scores: why a published one is not reached, say."""
 
 
 @dataclass(kw_only=True)

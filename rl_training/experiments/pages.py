@@ -126,7 +126,8 @@ def _preset(result: PresetResult, content: dict[str, Any]) -> list[Block]:
         ]
         for row in rows
     ]
-    return [Heading(3, result.preset), Table(header, cells)]
+    note = [Paragraph(result.entry.note)] if result.entry.note else []
+    return [Heading(3, result.preset), Table(header, cells), *note]
 
 
 def _failures(results: Sequence[PresetResult]) -> list[Block]:

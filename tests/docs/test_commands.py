@@ -54,6 +54,7 @@ def check_benchmark_command(words: Sequence[str]) -> None:
         "status": experiments.StatusArguments,
         "report": experiments.ReportArguments,
         "annotate": experiments.AnnotateArguments,
+        "pack": experiments.PackArguments,
     }
     if words[0] == "list":
         _must_succeed(main(["benchmark", *words]))

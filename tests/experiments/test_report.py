@@ -92,6 +92,17 @@ def test_a_missed_score_fails_the_report(folder: Path, capsys: pytest.CaptureFix
     assert main(command(folder, "--no-plots", "--presets", "ppg_cartpole", "--seeds", "1")) == 0
 
 
+def test_a_note_stands_under_the_scores_of_its_preset(tmp_path: Path) -> None:
+    why = "Fewer steps than the Zoo's."
+    text = TEXT.replace("    expected: 400\n", f"    expected: 400\n    note: {why}\n")
+    manifest = write_manifest(tmp_path, text)
+    write_runs(manifest, tmp_path / "runs", SCORES)
+    write_report(manifest, tmp_path / "runs", tmp_path / "report", plots=False)
+    page = (tmp_path / "report/report.md").read_text("utf-8")
+    assert page.count(why) == 1
+    assert page.index("### ppo_cartpole") < page.index(why) < page.index("### ppg_cartpole")
+
+
 def test_what_is_not_measured_is_no_success(tmp_path: Path) -> None:
     manifest = write_manifest(tmp_path)
     write_runs(manifest, tmp_path / "runs", {"ppo_cartpole": {1: 500.0, 2: 500.0}})
