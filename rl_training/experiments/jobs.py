@@ -58,6 +58,11 @@ class Job:
         return f"{self.preset} seed {self.seed}"
 
     @property
+    def planned(self) -> bool:
+        """Whether its folder says what is to be run."""
+        return (self.directory / "job.json").is_file()
+
+    @property
     def run(self) -> Path | None:
         """The run directory; None before the training began."""
         found = sorted(self.directory.glob("*/config.yaml"), key=lambda path: path.parent.name)
@@ -186,7 +191,7 @@ def _planned_as(job: Job, config: TrainConfig, episodes: int) -> bool:
 
 
 def _require_same(job: Job, config: TrainConfig, episodes: int) -> None:
-    was_run = (job.directory / "job.json").exists() and (job.directory / "state.json").exists()
+    was_run = job.planned and (job.directory / "state.json").exists()
     if was_run and not _planned_as(job, config, episodes):
         raise UserError(
             f"{job.directory} was run with another configuration than {job.preset} has now: "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = Path("runs") / "benchmarks"
 _POLL_SECONDS = 0.1
+_GONE = "its folder was deleted while the benchmark ran; run it again"
 STOPPED = [
     status for each in (signal.SIGINT, signal.SIGTERM) for status in (128 + each, -int(each))
 ]
@@ -169,6 +170,9 @@ class _Session:
 
     def _start(self, job: Job) -> None:
         state = self._before[job]
+        if not job.planned:
+            self._failed(job, _GONE)
+            return
         if locked(job.directory) or job.state().attempts != state.attempts:
             self._taken(job)
             return
@@ -197,8 +201,11 @@ class _Session:
             self._say(f"{'stopped':<8} {job.name}")
         else:
             error = state.error if state.status == "failed" else how_it_died(status, job)
-            outcome.failed[job] = error or "it left no message"
-            self._say(f"{'failed':<8} {job.name}: {outcome.failed[job]}")
+            self._failed(job, (error or "it left no message") if job.planned else _GONE)
+
+    def _failed(self, job: Job, error: str) -> None:
+        self._outcome.failed[job] = error
+        self._say(f"{'failed':<8} {job.name}: {error}")
 
     def _taken(self, job: Job) -> None:
         """Another manager has the job, or has had it since this one began."""

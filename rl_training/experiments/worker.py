@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import time
 import traceback
@@ -14,7 +15,6 @@ from rl_training.arguments import named_modules
 from rl_training.config import TrainConfig, load_config
 from rl_training.errors import UserError, one_line
 from rl_training.experiments.jobs import Job
-from rl_training.registry import import_object
 from rl_training.runtime.checkpoint_directory import CHECKPOINTS, read_link
 from rl_training.runtime.files import read_json, write_json
 from rl_training.runtime.run_lock import RunLock
@@ -92,10 +92,16 @@ def _train(job: Job) -> TrainResult:
     config = load_config(job.directory / "config.yaml")
     if job.run is None:
         return train(config, progress=True)
-    # What the job's own configuration names is trusted, what a checkpoint names is not.
-    for name in named_modules(config):
-        import_object(name)
+    _import_modules(config)
     return resume_checkpoint(job.run, progress=True)
+
+
+def _import_modules(config: TrainConfig) -> None:
+    """Import what the job's own configuration names: it is trusted, what a checkpoint names is
+    not.
+    """
+    for name in named_modules(config):
+        importlib.import_module(name)
 
 
 def _scores(run: Path, episodes: int) -> dict[str, Any]:
@@ -107,8 +113,7 @@ def _scores(run: Path, episodes: int) -> dict[str, Any]:
         "episodes": episodes,
         "deterministic": config.evaluation.deterministic,
     }
-    for name in named_modules(config):
-        import_object(name)
+    _import_modules(config)
     final = _relative(evaluate_checkpoint(run, **options), run)
     latest, best = (read_link(run / CHECKPOINTS, link) for link in ("latest", "best"))
     if config.evaluation.interval is None or best is None:

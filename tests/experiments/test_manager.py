@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,49 @@ def test_a_killed_run_goes_on_and_ends_as_one_that_was_left_alone(tmp_path: Path
     assert killed.state().status == "done"
     assert digest(killed) == digest(alone)
     assert len(list(killed.directory.glob("*/config.yaml"))) == 1
+
+
+MODULE = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+gymnasium.register("Own-v0", entry_point=CartPoleEnv, max_episode_steps=20)
+"""
+
+
+def test_a_job_may_name_modules_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_module_of_ones_own.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = MANIFEST.replace("{expected: 1}", "{env_id: 'a_module_of_ones_own:Own-v0'}")
+    [job, _] = ready(tmp_path, text)
+    assert work(job) == 0
+    assert job.state().status == "done"
+    # Killed after its training, before its scores: it is resumed, and finds nothing to train.
+    (job.directory / "scores.json").unlink()
+    job.write_state(status="stopped")
+    monkeypatch.delitem(sys.modules, "a_module_of_ones_own")
+    assert work(job, attempts=1) == 0
+    assert json.loads((job.directory / "scores.json").read_text("utf-8"))["final"]["episodes"] == 3
+
+
+def test_a_folder_that_is_deleted_meanwhile_fails_alone(tmp_path: Path) -> None:
+    made = manager(tmp_path, MANIFEST.replace("[1, 2]", "[1, 2, 3]"))
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("begin") and line.endswith("seed 1"):
+            shutil.rmtree(made.jobs[1].directory)
+
+    outcome = made.run(say=say)
+    assert outcome.failed == {
+        made.jobs[1]: "its folder was deleted while the benchmark ran; run it again"
+    }
+    assert outcome.done == [made.jobs[0], made.jobs[2]]
+    assert outcome.exit_code == 1
+    assert made.run(say=say).exit_code == 0
 
 
 def test_a_job_that_another_process_has_is_left_to_it(tmp_path: Path) -> None:
