@@ -174,6 +174,11 @@ class EnvConfig:
             "env.reset_options",
             "cannot have reset_mask, which is the library's",
         )
+        require(
+            self.action_masks == "off" or self.vectorization in ("sync", "async"),
+            "env.action_masks",
+            f"must be off with vectorization {self.vectorization}, whose games give none",
+        )
         for name in ("clip_observation", "clip_reward"):
             value = getattr(self, name)
             require(

@@ -170,7 +170,14 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise UserError(
                 f"{self.env}: an action mask of shape {legal.shape}, for {self._count} actions."
             )
-        bits = legal if legal.dtype.char in "?b" else legal != 0  # bool and int8 as they are
+        if legal.dtype.char in "?b":  # bool and int8 as they are
+            return {MASK: legal, OBSERVATION: observation}
+        if legal.dtype.kind not in "fiu" or not np.isfinite(legal).all():
+            raise UserError(
+                f"{self.env}: an action mask is of numbers, 0 where an action is illegal, not "
+                f"{legal.tolist()}."
+            )
+        bits = legal != 0
         return {MASK: bits, OBSERVATION: observation}
 
     def _unsaid(self, over: Any) -> Any:

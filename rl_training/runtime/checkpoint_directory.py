@@ -169,7 +169,8 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
     directory. Nothing is verified yet: loading does that.
 
     Raises:
-        CheckpointError: there is nothing there, or no such checkpoint in the run.
+        CheckpointError: there is nothing there, no such checkpoint in the run, a folder of runs, or
+            the best one is asked for of a single checkpoint.
     """
     path = Path(run_or_checkpoint)
     if path.name in ("latest", "best") and path.is_file():
@@ -187,11 +188,29 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
     if checkpoints is None:
         if (path / "metadata.json").is_file() and not (path / MANIFEST).exists():
             raise CheckpointError(f"the run {path} has written no checkpoint yet.")
+        _require_no_folder_of_runs(path)
+        if best:
+            raise CheckpointError(
+                f"{path} is one checkpoint; the best one is asked for of a run: leave out --best, "
+                "or give the run."
+            )
         return path
     if best:
         return _best(checkpoints)
     latest = read_link(checkpoints, "latest")
     return latest if latest is not None else _candidates(checkpoints)[0]
+
+
+def _require_no_folder_of_runs(path: Path) -> None:
+    if (path / MANIFEST).exists():
+        return
+    runs = sorted(each.parent.name for each in path.glob("*/metadata.json"))
+    if runs:
+        more = ", ..." if len(runs) > 3 else ""
+        raise CheckpointError(
+            f"{path} is no run, it holds {len(runs)}: give one of them, such as "
+            f"{', '.join(str(path / name) for name in runs[:3])}{more}"
+        )
 
 
 def run_of(path: Path) -> Path:

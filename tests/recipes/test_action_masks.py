@@ -220,11 +220,30 @@ def test_algorithms_without_masks_refuse_them(name: str) -> None:
         ("CartPole-v1", {"action_masks": "method"}, r"has no action_masks\(\)"),
         ("CartPole-v1", {"action_masks": "observation"}, "need a key 'action_mask'"),
         ("CartPole-v1", {"action_masks": "always"}, "action_masks"),
+        (
+            "PongNoFrameskip-v4",
+            {"action_masks": "info", "atari": {"enabled": True}, "vectorization": "native"},
+            "must be off with vectorization native",
+        ),
     ],
 )
 def test_masks_that_are_not_there_are_named(env: Any, options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make("ppo", env, **options).learn(128)
+
+
+@pytest.mark.parametrize("mask", [[np.nan, 0, 0, 0, 0], [0, -np.inf, 0, 0, 0], ["a"] * COUNT])
+def test_masks_that_are_no_numbers_are_refused(mask: Any) -> None:
+    class Strange(Masked):
+        def _observe(self) -> tuple[Any, dict[str, Any]]:
+            observation, information = super()._observe()
+            if self.steps == 2:
+                information = {"action_mask": np.array(mask)}
+            return observation, information
+
+    algorithm = make("ppo", lambda: Strange("info"), action_masks="info", **SHORT)
+    with pytest.raises(UserError, match="an action mask is of numbers, 0 where"):
+        algorithm.learn(128)
 
 
 def test_predict_needs_masks_that_fit() -> None:

@@ -232,6 +232,20 @@ def test_a_user_may_name_a_run_a_checkpoint_a_link_or_a_policy(
     assert resolve_checkpoint(best / "policy") == best / "policy"
 
 
+def test_a_folder_of_runs_and_the_best_of_one_checkpoint_are_refused(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metadata.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"is no run, it holds 2: .*first, .*second$"):
+        resolve_checkpoint(tmp_path)
+    checkpoint = tmp_path / "first/checkpoints/step_000000000128"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}", encoding="utf-8")
+    assert resolve_checkpoint(checkpoint) == checkpoint
+    with pytest.raises(CheckpointError, match="one checkpoint; the best one is asked for of a run"):
+        resolve_checkpoint(checkpoint, best=True)
+
+
 def test_what_is_not_there_is_said_in_one_line(checkpoints: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no run or checkpoint"):
         resolve_checkpoint(tmp_path / "missing")
