@@ -173,6 +173,7 @@ class Algorithm(AlgorithmCore):
         *,
         seed: int | None = None,
         deterministic: bool | None = None,
+        max_episode_steps: int | None = None,
         env: Any = None,
     ) -> dict[str, Any]:
         """Play whole episodes in fresh environments and return their statistics; training is
@@ -181,7 +182,12 @@ class Algorithm(AlgorithmCore):
         See `rl_training.evaluation.evaluate` for the keys.
         """
         return evaluation.evaluate(
-            self, episodes=episodes, seed=seed, deterministic=deterministic, env=env
+            self,
+            episodes=episodes,
+            seed=seed,
+            deterministic=deterministic,
+            max_episode_steps=max_episode_steps,
+            env=env,
         )
 
     @torch.no_grad()

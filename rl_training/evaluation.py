@@ -81,6 +81,7 @@ def evaluate(
     episodes: int | None = None,
     seed: int | None = None,
     deterministic: bool | None = None,
+    max_episode_steps: int | None = None,
     env: Any = None,
     render: bool = False,
     video: VideoRequest | None = None,
@@ -91,16 +92,17 @@ def evaluate(
     Every environment gets its quota of episodes. Counting the first that finish, as is often done,
     favours short ones. Rewards are raw, observation statistics frozen, seeds apart from training's.
 
-    An episode that has not ended after ``evaluation.max_episode_steps`` counts as it is then, as
-    truncated, and a warning says how many did. Where agents share an environment, an episode is
-    their game, and its return the mean over the agents: the returns of one game's agents are no
-    independent sample, so that an interval over them would be too narrow.
+    An episode that has not ended after ``max_episode_steps`` counts as it is then, as truncated,
+    and a warning says how many did. Where agents share an environment, an episode is their game,
+    and its return the mean over the agents: the returns of one game's agents are no independent
+    sample, so that an interval over them would be too narrow.
 
     Args:
         algorithm: gives environments and actions.
         episodes: None: the config's.
         seed: of the episodes; None: the config's, or one derived from the run's seed and step.
         deterministic: the most likely action instead of a sample; None: the config's.
+        max_episode_steps: of an episode; None: the config's.
         env: evaluate on another environment than the one trained on.
         render: show the first environment on the screen.
         video: write the first episodes as MP4 files.
@@ -113,14 +115,17 @@ def evaluate(
         themselves; ``agents``, how many play a game together (1: each plays alone).
 
     Raises:
-        UserError: a number of episodes that is not positive, or an environment that cannot be
-            drawn.
+        UserError: a number of episodes or steps that is not positive, or an environment that cannot
+            be drawn.
         EvaluationInterruptedError: during training, a signal asked it to stop.
     """
     settings = algorithm.config.evaluation
     count = settings.episodes if episodes is None else whole_number("episodes", episodes)
     greedy = settings.deterministic if deterministic is None else deterministic
     chosen = _episode_seed(algorithm, stream) if seed is None else seed
+    limit = settings.max_episode_steps
+    if max_episode_steps is not None:
+        limit = whole_number("max_episode_steps", max_episode_steps)
     with preserve_global_rng():
         environment = algorithm.evaluation_environment(
             num_envs=1 if render or video else min(settings.num_envs, count),
@@ -131,12 +136,13 @@ def evaluate(
         )
         try:
             draws = generator(chosen, "evaluation")
-            if settings.max_episode_steps is not None:
-                environment.limit_episodes(settings.max_episode_steps)
-            played = _play(algorithm, environment, count, greedy, draws)
+            if limit is not None:
+                environment.limit_episodes(limit)
+            watch = _EpisodeWatch(environment.name, limit)
+            played = _play(algorithm, environment, count, greedy, draws, watch)
         finally:
             environment.close(raise_if_closed=False)
-    _tell_of_cuts(environment.name, played, settings.max_episode_steps)
+    _tell_of_cuts(environment.name, played, limit)
     return {
         **statistics([each.score for each in played], [each.length for each in played]),
         "episodes_cut": sum(each.cut for each in played),
@@ -187,6 +193,7 @@ def _play(
     episodes: int,
     deterministic: bool,
     draws: torch.Generator,
+    watch: _EpisodeWatch,
 ) -> list[_Episode]:
     """Return each environment's first episodes, environment after environment; the rows of a game
     are one.
@@ -196,7 +203,6 @@ def _play(
     missing = [episodes // count + (game < episodes % count) for game in range(count)]
     played: list[list[_Episode]] = [[] for _ in range(count)]
     root = environment.reset()
-    watch = _EpisodeWatch(environment.name, algorithm.config.evaluation.max_episode_steps)
     while any(missing):
         if stop_requested():
             raise EvaluationInterruptedError("stopped by a signal while evaluating")

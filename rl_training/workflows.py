@@ -257,6 +257,7 @@ def evaluate_checkpoint(
     episodes: int | None = 20,
     seed: int | None = None,
     deterministic: bool = True,
+    max_episode_steps: int | None = None,
     render: bool = False,
     video: int = 0,
     env: Any = None,
@@ -271,6 +272,7 @@ def evaluate_checkpoint(
         seed: of the episodes; None: derived from the run's seed and step, and other than those of
             the evaluations in training, which chose the best checkpoint.
         deterministic: the most likely actions instead of samples.
+        max_episode_steps: after which an episode counts as truncated; None: the run's.
         render: show them on the screen.
         video: write this many of them as MP4 files, into the run's ``videos/`` (of a checkpoint
             outside a run: into a directory beside it).
@@ -288,6 +290,7 @@ def evaluate_checkpoint(
         episodes=max(episodes or 1, video),
         seed=seed,
         deterministic=deterministic,
+        max_episode_steps=max_episode_steps,
         render=render,
         video=request,
         stream="evaluation of a checkpoint",

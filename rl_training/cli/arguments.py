@@ -26,6 +26,8 @@ class EvaluateArguments:
     """Seed of the episodes; by default derived from the run's."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
+    max_episode_steps: int | None = None
+    """Steps after which an episode counts as truncated; by default the run's."""
     render: bool = False
     """Show the environment in a window."""
     video: int = 0
@@ -39,6 +41,7 @@ class EvaluateArguments:
         """Refuse values that cannot be."""
         _at_least("--episodes", self.episodes, 1)
         _at_least("--seed", self.seed, 0)
+        _at_least("--max-episode-steps", self.max_episode_steps, 1)
         _at_least("--video", self.video, 0)
 
 

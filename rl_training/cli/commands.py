@@ -276,6 +276,7 @@ def _evaluate(arguments: list[str]) -> int:
         episodes=given.episodes,
         seed=given.seed,
         deterministic=not given.stochastic,
+        max_episode_steps=given.max_episode_steps,
         render=given.render,
         video=given.video,
         trust_modules=given.trust_modules,

@@ -187,3 +187,13 @@ def test_a_run_of_an_environment_without_an_end_comes_to_its_own(tmp_path: Path)
 def test_a_limit_of_no_steps_is_refused() -> None:
     with pytest.raises(UserError, match=r"evaluation\.max_episode_steps must be at least 1"):
         make(evaluation={"max_episode_steps": 0})
+
+
+def test_one_evaluation_may_have_a_limit_of_its_own() -> None:
+    algorithm = make(env=Endless, evaluation={"max_episode_steps": 5})
+    record = algorithm.evaluate(episodes=3, max_episode_steps=8)
+    assert (record["lengths"], record["episodes_cut"]) == ([8, 8, 8], 3)
+    assert algorithm.evaluate(episodes=2)["lengths"] == [5, 5]
+    with pytest.raises(UserError, match="max_episode_steps"):
+        algorithm.evaluate(episodes=1, max_episode_steps=0)
+    algorithm.close()
