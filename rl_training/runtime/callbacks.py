@@ -11,6 +11,7 @@ repeats and misses nothing.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -87,7 +88,7 @@ class Callback:
 
     Raises:
         UserError: when a subclass is made that has another method ``on_...``, which would never be
-            called.
+            called, or a hook that cannot be called as one.
     """
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -108,6 +109,9 @@ class Callback:
                 f"callback {cls.__name__}: {name} is no hook and would never be called.{hint} "
                 f"Hooks: {', '.join(HOOKS)}."
             )
+        for name in HOOKS:
+            if problem := _unfit(cls, name):
+                raise UserError(f"callback {cls.__name__}: {name} {problem}.")
 
     def on_train_start(self, context: TrainContext) -> None:
         """Before the first iteration, of a resumed run too."""
@@ -130,6 +134,29 @@ class Callback:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
+
+
+def _unfit(cls: type[Callback], name: str) -> str | None:
+    """Return why a class's hook would not be run; None where it would."""
+    hook = getattr(cls, name)
+    if not callable(hook):
+        return f"is {hook!r}, no method"
+    for of_kind, what in (
+        (inspect.iscoroutinefunction, "async"),
+        (inspect.isgeneratorfunction, "a generator"),
+        (inspect.isasyncgenfunction, "a generator"),
+    ):
+        if of_kind(hook):
+            return f"is {what}: it would be called, and its body never run"
+    if hook is getattr(Callback, name):
+        behind = cls.__mro__[cls.__mro__.index(Callback) + 1 :]
+        for each in behind:
+            if name in vars(each):
+                return (
+                    f"of {each.__name__} stands behind Callback's own and would never be called; "
+                    f"put {each.__name__} before Callback among the base classes"
+                )
+    return None
 
 
 class StepInterval:

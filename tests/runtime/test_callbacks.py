@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rl_training.errors import UserError
+from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import (
     HOOKS,
     Callback,
@@ -216,6 +217,41 @@ def test_a_mixin_s_method_is_looked_at_too() -> None:
 
     with pytest.raises(UserError, match="on_step is no hook"):
         type("Mine", (Mixin, Callback), {})
+
+
+class BehindMixin:
+    def on_iteration(self, context: Any, metrics: Any) -> None: ...
+
+
+async def waits(self: Any, *_: Any) -> None: ...
+
+
+def yields(self: Any, *_: Any) -> Any:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("bases", "content", "message"),
+    [
+        ((Callback, BehindMixin), {}, "of BehindMixin stands behind Callback's own"),
+        ((Callback,), {"on_iteration": waits}, "is async"),
+        ((Callback,), {"on_iteration": yields}, "is a generator"),
+        ((Callback,), {"on_iteration": None}, "is None, no method"),
+    ],
+)
+def test_a_hook_whose_body_would_never_run_is_refused(
+    bases: tuple[type, ...], content: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=rf"callback Mine: on_iteration {message}"):
+        type("Mine", bases, content)
+    type("Right", (BehindMixin, Callback), {})
+
+
+def test_a_hook_that_is_none_is_refused_on_an_instance_too() -> None:
+    callback = Callback()
+    callback.on_iteraton = print  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"on_iteraton is no hook.*'on_iteration'"):
+        require_callbacks([callback])
 
 
 def test_methods_of_ones_own_are_free() -> None:
