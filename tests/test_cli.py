@@ -311,6 +311,7 @@ def test_eval_passes_its_words_on(workflows: Workflows, capsys: pytest.CaptureFi
         "episodes": 5,
         "seed": 7,
         "deterministic": False,
+        "max_episode_steps": None,
         "trust_modules": False,
         "render": False,
         "video": 2,

@@ -22,6 +22,9 @@ _kernel = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _mkldnn: Any = torch.backends.mkldnn
 AVAILABLE = _kernel is not None and bool(_mkldnn.is_available())
 """Whether this build of PyTorch has the kernel."""
+_has_bfloat16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+BFLOAT16 = AVAILABLE and bool(_has_bfloat16())
+"""Whether the kernel takes bfloat16 on this processor."""
 
 # An operator of its own, because Inductor takes the kernel for constant weights only.
 _torch_library: Any = torch.library
@@ -31,6 +34,10 @@ _library.define("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor")
 
 def _on_onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     assert _kernel is not None
+    if inputs.dtype == torch.bfloat16 and not BFLOAT16:
+        # The same numbers: products of rounded factors, summed in float32, rounded once.
+        factors = (None if each is None else each.float() for each in (inputs, weight, bias))
+        return functional.linear(*factors).bfloat16()  # type: ignore[arg-type]
     output: Tensor = _kernel(inputs, weight, bias, "none", [], "")
     return output
 

@@ -196,12 +196,12 @@ def test_rewards_of_any_kind_of_number() -> None:
 
 def test_an_unknown_id_of_a_module_gets_the_module_s_own_ids() -> None:
     gymnasium.register("RefusalsWalk-v0", entry_point="tests.envs.test_refusals:Bare")
-    gymnasium.register("RefusalsRun-v0", entry_point=lambda **_: Bare())
+    gymnasium.register("ARunOfRefusals-v0", entry_point=lambda **_: Bare())
     with pytest.raises(UserError) as refused:
         make_by_id("tests.envs.test_refusals:RefusalsWolk-v0", {})
     message = str(refused.value)
     assert "Did you mean 'tests.envs.test_refusals:RefusalsWalk-v0'?" in message
-    assert "registers " in message and "RefusalsRun-v0" in message
+    assert "registers " in message and "ARunOfRefusals-v0" in message
     assert "CartPole" not in message
     with pytest.raises(UserError, match="Module 'json' registers no environment"):
         make_by_id("json:CartPoole-v1", {})
