@@ -18,7 +18,7 @@ from rl_training.experiments.jobs import Job, jobs_of, read_lines
 from rl_training.experiments.manifest import Manifest
 from rl_training.runtime.files import json_bytes, read_json, replace_durable, writing_to
 
-_OF_THE_MACHINE = ("command", "pid")
+_OF_THE_MACHINE = ("command", "pid", "host")
 _OF_THE_JOB = ("job.json", "state.json", "scores.json")
 _OF_THE_RUN = ("evaluations.jsonl", "result.json")
 
@@ -75,12 +75,11 @@ def _moved(path: Path, place: str) -> bytes:
     return format_yaml({**content, "output_dir": place}).encode("utf-8")
 
 
-def _shared(metadata: dict[str, Any]) -> dict[str, Any]:
-    shared = {key: value for key, value in metadata.items() if key not in _OF_THE_MACHINE}
-    machine = shared.get("machine")
-    if isinstance(machine, dict):
-        shared["machine"] = {key: value for key, value in machine.items() if key != "host"}
-    return shared
+def _shared(value: Any) -> Any:
+    """Return what a run noted of itself and of its resumes, without what is the machine's own."""
+    if isinstance(value, dict):
+        return {key: _shared(each) for key, each in value.items() if key not in _OF_THE_MACHINE}
+    return [_shared(each) for each in value] if isinstance(value, list) else value
 
 
 def _last_returns(run: Path) -> bytes:

@@ -56,6 +56,7 @@ def test_records_tell_nothing_of_the_place_they_come_from(tmp_path: Path) -> Non
             content = json.loads(path.read_text("utf-8"))
             content.update(command=[str(tmp_path)], pid=4711)
             content["machine"]["host"] = "kitchen"
+            content["resumes"] = [{"step": 1, "command": [str(tmp_path)]}]
             path.write_text(json.dumps(content), encoding="utf-8")
     packed = [tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"]
     for path in packed:
