@@ -13,7 +13,7 @@ from rl_training.envs.atari import make_atari
 from rl_training.envs.gymnasium_ids import spec_of
 from rl_training.envs.infos import Asked
 from rl_training.envs.procgen import import_envpool
-from rl_training.envs.rows import Games, RowStep
+from rl_training.envs.rows import Games, RowStep, WithoutSnapshots
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -30,7 +30,7 @@ _SCREEN = (210, 160)
 _NO_LIMIT = 2**31 - 2
 
 
-class EnvpoolAtari:
+class EnvpoolAtari(WithoutSnapshots):
     """``num_envs`` rows of one game in one EnvPool, as `Rows`.
 
     EnvPool runs the emulators, merges and resizes the frames; lives, FIRE, stacks and limits are
@@ -190,14 +190,6 @@ class EnvpoolAtari:
         """Fill the stacks of ``rows`` with one frame each."""
         self._lives[rows] = told["lives"]
         self._stack[rows] = np.tile(frame, (1, self.settings.frame_stack, 1, 1))
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Raise: there is nothing to save."""
-        raise NotImplementedError
-
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Raise: there is nothing to restore."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the threads."""

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from rl_training.config.groups import AtariConfig
 from rl_training.envs.gymnasium_ids import spec_of
 from rl_training.envs.infos import Asked
-from rl_training.envs.rows import Games, RowStep
+from rl_training.envs.rows import Games, RowStep, WithoutSnapshots
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
 
 
-class NativeAtari:
+class NativeAtari(WithoutSnapshots):
     """``num_envs`` rows of one game in ale-py's `AtariVectorEnv`, as `Rows`.
 
     What differs from `rl_training.envs.atari.AtariPipeline`:
@@ -104,14 +104,6 @@ class NativeAtari:
             self._seeded[starting] = True
         self._goes_on[list(rows)] = False
         return self._observation[list(rows)]
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Raise: there is nothing to save."""
-        raise NotImplementedError
-
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Raise: there is nothing to restore."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the threads."""

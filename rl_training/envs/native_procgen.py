@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from rl_training.envs.gymnasium_ids import checked_arguments, spec_of
 from rl_training.envs.infos import Asked
 from rl_training.envs.procgen import ACTION_SPACE, OBSERVATION_SPACE, PREFIX, Levels, result_of
-from rl_training.envs.rows import NOTHING, RowStep, joined_info
+from rl_training.envs.rows import NOTHING, RowStep, WithoutSnapshots, joined_info
 
 Array = NDArray[Any]
 
 
-class NativeProcgen:
+class NativeProcgen(WithoutSnapshots):
     """``num_envs`` rows of one game, as `Rows`, each episode as `ProcgenGame` would play it.
 
     Every row has an EnvPool with one thread; all get their actions before any is waited for.
@@ -81,14 +81,6 @@ class NativeProcgen:
             self._lengths[row] = 0
             observations.append(first.observation)
         return np.stack(observations)
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Raise: there is nothing to save."""
-        raise NotImplementedError
-
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Raise: there is nothing to restore."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the threads."""

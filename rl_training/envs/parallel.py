@@ -15,7 +15,7 @@ from rl_training.envs.answers import plain_flag, plain_reward
 from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import Asked
-from rl_training.envs.rows import NOTHING, RowError, RowStep, joined_info
+from rl_training.envs.rows import NOTHING, RowError, RowStep, WithoutSnapshots, joined_info
 from rl_training.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def parallel_rows(
     return ParallelRows([env, *(make() for _ in range(count // agents - 1))])
 
 
-class ParallelRows:
+class ParallelRows(WithoutSnapshots):
     """The agents of parallel environments as `Rows`, those of an environment side by side.
 
     An environment's agents begin and end their episodes together. Its reset seed is that of its
@@ -230,14 +230,6 @@ class ParallelRows:
                 f"{space.shape}."
             )
         return stacked
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """See `Rows`."""
-        raise NotImplementedError
-
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """See `Rows`."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close every environment."""

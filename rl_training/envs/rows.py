@@ -105,6 +105,18 @@ class Rows(Protocol):
         """Bring every row to where `snapshot` was taken."""
 
 
+class WithoutSnapshots:
+    """Rows whose state is not to be had."""
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Raise: there is nothing to save."""
+        raise NotImplementedError
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Raise: there is nothing to restore."""
+        raise NotImplementedError
+
+
 def make_rows(vector: Any, asked: Asked = NOTHING) -> Rows:
     """Return the fastest access to ``vector``'s rows.
 
