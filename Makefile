@@ -1,5 +1,6 @@
 # Every target makes .venv first when it is missing or pyproject.toml changed.
-# Variables: PYTHON (the interpreter that .venv is made with), ARGS (passed on to the command).
+# Variables: PYTHON (the interpreter that .venv is made with), ARGS (passed on to the command),
+# WORKERS (processes that share the tests).
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,6 +8,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 DOCS := NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 ARGS ?=
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test test-slow check docs format bench build clean
@@ -25,7 +27,7 @@ train: $(INSTALLED) ## train PPG on CartPole
 	$(RUN) rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml $(ARGS)
 
 test: $(INSTALLED) ## run the tests
-	$(RUN) pytest $(ARGS)
+	$(RUN) pytest --numprocesses $(WORKERS) $(ARGS)
 
 test-slow: $(INSTALLED) ## run the learning checks: minutes each
 	$(RUN) pytest -m slow $(ARGS)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
+
+# One thread each, set before torch is imported: workers share the cores, small networks gain
+# nothing from more, and what tests start (trainings, benchmarks) inherits it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
