@@ -20,40 +20,47 @@ Result = TypeVar("Result")
 KEYWORDS_ELSEWHERE = {
     "callback": "callbacks=[...]",
     "eval_env": "evaluation.env_kwargs, or evaluate(env=...)",
-    "eval_freq": "evaluation.interval, of the constructor",
-    "log_interval": "tracking.log_interval, of the constructor, in environment steps",
+    "eval_freq": "evaluation.interval, of the {holder}",
+    "log_interval": "tracking.log_interval, of the {holder}, in environment steps",
     "n_eval_episodes": "episodes=",
     "progress_bar": "progress=",
     "reset_num_timesteps": "a new object to begin anew; learn always goes on",
     "return_episode_rewards": "the key 'returns' of what evaluate returns",
-    "tb_log_name": "output_dir, of the constructor",
+    "tb_log_name": "output_dir, of the {holder}",
     "timesteps": "total_timesteps=",
     "verbose": "progress=",
 }
-"""What users of other libraries first give to a call, and what it is here."""
+"""What users of other libraries first give to a call, and what it is here; ``{holder}`` takes the
+fields of the configuration.
+"""
 
 
 def names_keywords(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Let ``call`` refuse a keyword that it does not have by `UserError`, with the name it has
     here: Python's own TypeError knows no other library's words.
     """
-    known = [name for name in inspect.signature(call).parameters if name != "self"]
+    parameters = inspect.signature(call).parameters
+    known = [name for name in parameters if name != "self"]
+    holder = "constructor" if "self" in parameters else "config"
 
     @functools.wraps(call)
     def checked(*args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
         for name in keywords:
             if name not in known:
-                raise UserError(_unknown_keyword(call.__name__, name, known))
+                raise UserError(_unknown_keyword(call.__name__, name, known, holder))
         return call(*args, **keywords)
 
     return checked
 
 
-def _unknown_keyword(call: str, name: str, known: list[str]) -> str:
+def _unknown_keyword(call: str, name: str, known: list[str], holder: str) -> str:
     here = KEYWORDS_ELSEWHERE.get(name)
     if here is None and name in NAMES_ELSEWHERE:
-        here = f"{NAMES_ELSEWHERE[name]}, of the constructor"
-    hint = f" Here it is {here}." if here else nearest(name, known)
+        here = f"{NAMES_ELSEWHERE[name]}, of the {{holder}}"
+    keyword, equals, _ = (here or "").partition("=")
+    if equals and keyword.isidentifier() and keyword not in known:  # another call's
+        here = None
+    hint = f" Here it is {here.format(holder=holder)}." if here else nearest(name, known)
     return f"{call}() takes no {name!r}.{hint} It takes {', '.join(known)}."
 
 

@@ -5,7 +5,7 @@ training untouched.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -86,6 +86,7 @@ def evaluate(
     render: bool = False,
     video: VideoRequest | None = None,
     stream: str = "evaluation",
+    tell: Callable[[int, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Play ``episodes`` whole episodes and return their statistics.
 
@@ -107,6 +108,8 @@ def evaluate(
         render: show the first environment on the screen.
         video: write the first episodes as MP4 files.
         stream: another name draws other episodes, when no seed is given anywhere.
+        tell: gets, with every step, how many episodes were played, how many will be, and the
+            environment steps so far.
 
     Returns:
         ``return_mean, return_std`` (over episodes), ``return_iqm`` (interquartile mean),
@@ -138,7 +141,7 @@ def evaluate(
             draws = generator(chosen, "evaluation")
             if limit is not None:
                 environment.limit_episodes(limit)
-            watch = _EpisodeWatch(environment.name, limit)
+            watch = _EpisodeWatch(environment.name, limit, tell)
             played = _play(algorithm, environment, count, greedy, draws, watch)
         finally:
             environment.close(raise_if_closed=False)
@@ -222,16 +225,26 @@ def _play(
 
 
 class _EpisodeWatch:
-    """Says once when an episode that is waited for seems to have no end."""
+    """Says how far an evaluation is, and once when an episode that is waited for seems to have no
+    end.
+    """
 
-    def __init__(self, name: str, limit: int | None) -> None:
+    def __init__(
+        self, name: str, limit: int | None, tell: Callable[[int, int, int], None] | None
+    ) -> None:
         self._name = name
         self._limit = limit
+        self._tell = tell
+        self._episodes = 0
         self._steps = 0
         self._warned = False
 
     def step(self, lengths: Tensor, missing: Sequence[int]) -> None:
         self._steps += 1
+        if self._tell is not None:
+            left = sum(missing)
+            self._episodes = self._episodes or left
+            self._tell(self._episodes - left, self._episodes, self._steps * len(missing))
         if self._warned or self._steps < LONG_EPISODE or self._steps % _CHECK_EVERY:
             return
         waited_for = lengths.view(-1)[torch.tensor(missing) > 0]

@@ -5,6 +5,7 @@ of learning.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import signal
 import time
@@ -130,12 +131,16 @@ class TrainingLoop:
         """Evaluate now and tell every callback."""
         self._record.evaluation_due = True  # until it is done: a signal may end it
         with preserve_global_rng():
-            record = evaluation.evaluate(self.algorithm)
+            record = evaluation.evaluate(self.algorithm, tell=self._evaluating())
         self._record.evaluation_due = False
         self._record.evaluation, self._record.evaluated_at = record, self.global_step
         for callback in self.callbacks:
             callback.on_evaluation(self, record)
         return record
+
+    def _evaluating(self) -> Callable[[int, int, int], None] | None:
+        lines = [each for each in self.callbacks if isinstance(each, ProgressCallback)]
+        return functools.partial(lines[0].evaluating, self) if lines else None
 
     def save_checkpoint(self, *, best: bool = False) -> None:
         """Ask for a checkpoint at the end of the iteration."""

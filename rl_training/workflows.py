@@ -11,7 +11,7 @@ from typing import Any
 
 from rl_training.algorithm import Algorithm
 from rl_training.algorithm_core import Networks
-from rl_training.arguments import require_trusted_modules
+from rl_training.arguments import names_keywords, require_trusted_modules
 from rl_training.config import TrainConfig, config_from_dict, load_config, replace_config, validate
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
@@ -54,6 +54,7 @@ class TrainResult:
     """Why training ended before its budget, failed, or did not start."""
 
 
+@names_keywords
 def train(
     config: TrainConfig,
     *,
@@ -156,6 +157,7 @@ def _train_in(
     )
 
 
+@names_keywords
 def resume_checkpoint(
     path: str | Path,
     *,
@@ -234,6 +236,7 @@ def _nothing_to_do(run: Run, loaded: checkpoints.LoadedCheckpoint) -> TrainResul
     )
 
 
+@names_keywords
 def load_algorithm(
     path: str | Path, *, best: bool = False, env: Any = None, trust_modules: bool = False
 ) -> tuple[Algorithm, Path]:
@@ -250,6 +253,7 @@ def load_algorithm(
     return algorithm_class(config.algo).restore(config, policy.state, env=env), directory
 
 
+@names_keywords
 def evaluate_checkpoint(
     path: str | Path,
     *,
@@ -307,6 +311,7 @@ def _video_directory(checkpoint: Path) -> Path:
     return checkpoint.with_name(f"{checkpoint.name}_videos")
 
 
+@names_keywords
 def predict_checkpoint(
     path: str | Path,
     observation: Any,

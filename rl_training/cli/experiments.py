@@ -143,7 +143,9 @@ class ExportArguments:
     format: Literal["safetensors", "onnx"] = "safetensors"
     """A directory for rl-training itself, or one file from raw observations to actions."""
     output: str | None = None
-    """The directory or file; by default policy or policy.onnx in the run's directory."""
+    """The directory or file; by default policy or policy.onnx in the run's directory, of one
+    checkpoint or the best with its name before.
+    """
     best: bool = False
     """The run's best checkpoint instead of the latest."""
     trust_modules: bool = False

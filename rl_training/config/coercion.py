@@ -117,13 +117,16 @@ NAMES_ELSEWHERE = {
 """What users of Stable-Baselines3 try first, and its name here."""
 
 
-def unknown_key(prefix: str, key: Any, root: type[Any]) -> ConfigKeyError:
+def unknown_key(
+    prefix: str, key: Any, root: type[Any], group: type[Any] | None = None
+) -> ConfigKeyError:
     """Return the error for a key that does not exist, with the nearest one of ``root``.
 
     Args:
         prefix: the group in which the key stands, as a dotted name; empty at the top.
         key: the key.
         root: the dataclass of the whole config, in which the key may have another place.
+        group: that of the group; None: ``root`` itself.
     """
     name = _join(prefix, str(key))
     elsewhere, names = NAMES_ELSEWHERE.get(str(key)), dotted_names(root)
@@ -133,6 +136,7 @@ def unknown_key(prefix: str, key: Any, root: type[Any]) -> ConfigKeyError:
         return ConfigKeyError(name, f"unknown key {name!r}. Here it is {elsewhere}.")
     close = nearest_name(name, root)
     siblings = [each for each in names if each.rpartition(".")[0] == prefix]
+    siblings = siblings or list(field_types(group or root))  # an element of a list or a mapping
     hint = f"Did you mean {close!r}?" if close else f"Valid here: {', '.join(siblings)}."
     return ConfigKeyError(name, f"unknown key {name!r}. {hint}")
 
@@ -159,7 +163,7 @@ def check_keys(
     hints = field_types(cls)
     for key, value in data.items():
         if key not in hints:
-            raise unknown_key(prefix, key, root or cls)
+            raise unknown_key(prefix, key, root or cls, cls)
         group: Any = hints[key]
         if dataclasses.is_dataclass(group) and isinstance(value, Mapping):
             check_keys(cast("type[Any]", group), value, root=root or cls, prefix=_join(prefix, key))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import warnings
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +24,7 @@ from rl_training.errors import UserError
 from rl_training.models.carried_state import zeroed_where
 from rl_training.models.lstm import MEMORY
 from rl_training.runtime import checkpoint as checkpoints
+from rl_training.runtime.checkpoint_directory import is_one_checkpoint
 from rl_training.runtime.files import writing_to
 from rl_training.runtime.manifest import MANIFEST
 from rl_training.version import __version__
@@ -48,7 +51,8 @@ def export_policy(
     Args:
         path: a run (its latest checkpoint), a checkpoint or a policy directory.
         output: the directory or the file; None: ``policy`` or ``policy.onnx`` in the run's
-            directory, or beside a checkpoint that is in no run.
+            directory, of one checkpoint ``<its name>_policy``; beside a checkpoint that is in no
+            run.
         format: which.
         best: of a run, the checkpoint with the best evaluation.
         trust_modules: import the code that its config names ("module:Class").
@@ -66,28 +70,40 @@ def export_policy(
         source = checkpoints.resolve_checkpoint(path, best=best)
         policy = checkpoints.load_policy(source)
         step = int(policy.manifest["step"])
-        return checkpoints.save_policy(target, step=step, policy=policy.state, config=policy.config)
+        with _writing(target):
+            checkpoints.save_policy(target, step=step, policy=policy.state, config=policy.config)
+        return target
     algorithm, _ = load_algorithm(Path(path), best=best, trust_modules=trust_modules)
     program = to_onnx(algorithm)
-    with writing_to(target):
+    with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         program.save(str(target))
     return target
 
 
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Let a refusal of the disk, such as a run's that is only to be read, say what helps."""
+    try:
+        with writing_to(target):
+            yield
+    except UserError as error:
+        raise UserError(f"{error} --output PATH writes it elsewhere.") from error
+
+
 def _beside(path: str | PathLike[str], format: Format, *, best: bool) -> Path:
     """Return where a policy goes when nobody says: never into a checkpoint, which holds nothing but
-    what its manifest lists.
+    what its manifest lists. A run's name is its latest policy's; one checkpoint's has its own.
     """
     name = "policy.onnx" if format == "onnx" else "policy"
     checkpoint = checkpoints.resolve_checkpoint(path, best=best).absolute()
     while (checkpoint.parent / MANIFEST).is_file():  # the policy directory of a checkpoint
         checkpoint = checkpoint.parent
-    run = checkpoint.parent.parent
+    run, own = checkpoint.parent.parent, f"{checkpoint.name}_{name}"
     if (run / "config.yaml").is_file():
-        target = run / name
+        target = run / (own if best or is_one_checkpoint(path) else name)
     else:
-        target = checkpoint.with_name(f"{checkpoint.name}_{name}")
+        target = checkpoint.with_name(own)
     try:
         return target.relative_to(Path.cwd())
     except ValueError:

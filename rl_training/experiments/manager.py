@@ -170,13 +170,16 @@ class _Session:
 
     def _start(self, job: Job) -> None:
         state = self._before[job]
-        if not job.planned:
-            self._failed(job, _GONE)
-            return
-        if locked(job.directory) or job.state().attempts != state.attempts:
+        if not job.planned or locked(job.directory) or job.state().attempts != state.attempts:
             self._taken(job)
             return
-        self._processes[job] = self._backend.start(job, state.attempts, self._limit)
+        try:
+            self._processes[job] = self._backend.start(job, state.attempts, self._limit)
+        except FileNotFoundError:
+            if job.planned:
+                raise
+            self._failed(job, _GONE)
+            return
         self._say(f"{'begin' if state.status == 'waiting' else 'go on':<8} {job.name}")
 
     def _collect(self) -> bool:
@@ -208,7 +211,10 @@ class _Session:
         self._say(f"{'failed':<8} {job.name}: {error}")
 
     def _taken(self, job: Job) -> None:
-        """Another manager has the job, or has had it since this one began."""
+        """Another manager has the job, or has had it since this one began: unless it is gone."""
+        if not job.planned:
+            self._failed(job, _GONE)
+            return
         state = job.state()
         if state.status == "done":
             self._outcome.done.append(job)

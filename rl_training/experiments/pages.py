@@ -156,11 +156,17 @@ def _measured(manifest: Manifest, content: dict[str, Any]) -> list[Block]:
         )
     facts = ["processor", "cpus", "threads", "side_by_side", "versions", "commit"]
     measured = [row for row in content["seeds"] if row["status"] == "done"]
-    machines = sorted({tuple(str(row[fact]) for fact in facts) for row in measured})
+    machines = sorted({tuple(_fact(row, fact) for fact in facts) for row in measured})
     if machines:
         header = ["processor", "CPUs", "threads a run", "runs at a time", "versions", "commit"]
         lines.append(Table(header, machines))
     return lines
+
+
+def _fact(row: dict[str, Any], fact: str) -> str:
+    if row[fact] is None:
+        return "not a git checkout" if fact == "commit" else "unknown"
+    return str(row[fact])
 
 
 def number(value: float | None) -> str:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rl_training.errors import UserError, nearest
-from rl_training.runtime.callbacks import HOOKS, Callback, TrainContext
+from rl_training.errors import UserError
+from rl_training.runtime.callbacks import Callback, TrainContext, looks_like_hook, no_hook
 from rl_training.runtime.checks import fitting
 
 logger = logging.getLogger(__name__)
@@ -24,11 +24,8 @@ def require_callbacks(callbacks: Any) -> None:
                 f"callbacks: {each!r} is no instance of rl_training.Callback's subclasses.{hint}"
             )
         for name, value in vars(each).items():
-            if name.startswith("on_") and name not in HOOKS and callable(value):
-                raise UserError(
-                    f"callback {type(each).__name__}: {name} is no hook and would never be called."
-                    f"{nearest(name, HOOKS)} Hooks: {', '.join(HOOKS)}."
-                )
+            if looks_like_hook(name) and callable(value):
+                raise no_hook(type(each).__name__, name)
 
 
 def saved_states(callbacks: Iterable[Callback]) -> list[dict[str, Any]]:

@@ -71,11 +71,34 @@ _HOOKS_ELSEWHERE = {
     **dict.fromkeys(("on_eval", "on_eval_end", "on_validation_end"), "on_evaluation"),
 }
 """Hooks of other libraries, and the nearest here."""
-_STABLE_BASELINES = tuple(
-    f"_on_{moment}"
-    for moment in ("step", "rollout_end", "rollout_start", "training_start", "training_end")
-)
-"""What a subclass overrides there: private names, which here are the user's own."""
+_PACKAGE = __name__.partition(".")[0]
+
+
+def _squeezed(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+_SPELLINGS = {_squeezed(name): name for name in (*HOOKS, *_HOOKS_ELSEWHERE)}
+
+
+def looks_like_hook(name: str) -> bool:
+    """Return whether a public method's name must be meant for a hook's, and is none:
+    ``on_iteraton``, ``onIteration``, ``on_step``.
+    """
+    if name in HOOKS or name.startswith("_"):
+        return False
+    return name.startswith("on_") or _squeezed(name) in _SPELLINGS
+
+
+def no_hook(callback: str, name: str) -> UserError:
+    """Return the error for a method of a class ``callback`` that looks like a hook and is none."""
+    spelled = _SPELLINGS.get(_squeezed(name))
+    known = _HOOKS_ELSEWHERE.get(spelled, spelled) if spelled else None
+    hint = f" Did you mean {known!r}?" if known else nearest(name, HOOKS)
+    return UserError(
+        f"callback {callback}: {name} is no hook and would never be called.{hint} "
+        f"Hooks: {', '.join(HOOKS)}."
+    )
 
 
 class Callback:
@@ -94,21 +117,11 @@ class Callback:
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Refuse what looks like a hook and is none."""
         super().__init_subclass__(**keywords)
-        strange = [
-            name
-            for name in dir(cls)
-            if name.startswith("on_") and name not in HOOKS and callable(getattr(cls, name))
-        ]
-        if all(getattr(cls, name) is getattr(Callback, name) for name in HOOKS):
-            strange += [name for name in _STABLE_BASELINES if hasattr(cls, name)]
-        if strange:
-            name = strange[0]
-            known = _HOOKS_ELSEWHERE.get(name.removeprefix("_"))
-            hint = f" Did you mean {known!r}?" if known else nearest(name, HOOKS)
-            raise UserError(
-                f"callback {cls.__name__}: {name} is no hook and would never be called.{hint} "
-                f"Hooks: {', '.join(HOOKS)}."
-            )
+        for name in dir(cls):
+            if (looks_like_hook(name) or _overrides_elsewhere(cls, name)) and callable(
+                getattr(cls, name)
+            ):
+                raise no_hook(cls.__name__, name)
         for name in HOOKS:
             if problem := _unfit(cls, name):
                 raise UserError(f"callback {cls.__name__}: {name} {problem}.")
@@ -134,6 +147,17 @@ class Callback:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
+
+
+def _overrides_elsewhere(cls: type[Callback], name: str) -> bool:
+    """Return whether a private method is what other libraries' callbacks override (``_on_step``).
+
+    Private names are the user's own, where a hook of theirs may call them.
+    """
+    if not name.startswith("_") or _squeezed(name) not in _SPELLINGS:
+        return False
+    own = [each for each in cls.__mro__ if each.__module__.partition(".")[0] != _PACKAGE]
+    return not any(hook in vars(each) for each in own for hook in HOOKS)
 
 
 def _unfit(cls: type[Callback], name: str) -> str | None:

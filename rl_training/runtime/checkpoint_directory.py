@@ -201,6 +201,11 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
     return latest if latest is not None else _candidates(checkpoints)[0]
 
 
+def is_one_checkpoint(run_or_checkpoint: str | os.PathLike[str]) -> bool:
+    """Return whether `resolve_checkpoint` takes a path for one checkpoint, not for a run."""
+    return _checkpoints_of(Path(run_or_checkpoint)) is None
+
+
 def _require_no_folder_of_runs(path: Path) -> None:
     if (path / MANIFEST).exists():
         return

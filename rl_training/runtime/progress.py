@@ -4,6 +4,7 @@ in a plain line now and then elsewhere.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 RETURN_METRIC = "train/return_mean"
 """The metric shown as return: the mean of the last 100 episodes, by the loop's naming."""
+_LIVE_SECONDS = 0.2
+"""Between two looks of a live line."""
 _WINDOW = 60.0
 """Seconds that the speed is taken over, so that a compilation or a warm-up is soon forgotten."""
 
 
 class ProgressCallback(Callback):
-    """Shows steps, percent, steps per second, mean return of the last episodes and time left.
+    """Shows steps, percent, steps per second, mean return of the last episodes and time left; and,
+    of an evaluation that takes long, how far that is.
 
     It keeps no state: how a run is watched is no part of it.
     """
@@ -35,13 +39,17 @@ class ProgressCallback(Callback):
         seconds: float = 5.0,
         return_metric: str = RETURN_METRIC,
     ) -> None:
-        """Write to ``stream`` (standard error); plain lines at most every ``seconds``."""
+        """Write to ``stream`` (standard error); plain lines at most every ``seconds``, and one
+        of an evaluation that takes longer.
+        """
         self._stream = sys.stderr if stream is None else stream
         self._seconds = seconds
         self._return_metric = return_metric
         self._marks: deque[tuple[float, int]] = deque()
         self._begun = False
         self._shown = (-1.0, -1)
+        self._reached = -1.0
+        self._silent_since: float | None = None
         self._return: float | None = None
         self._live: Any = None
 
@@ -51,6 +59,8 @@ class ProgressCallback(Callback):
         self._begun = False
         self._mark(context, now)
         self._shown = (now, -1)
+        self._reached = now
+        self._silent_since = None
         if self._stream.isatty():
             self._live = _live_display(self._stream)
             self._live.start()
@@ -58,20 +68,46 @@ class ProgressCallback(Callback):
     def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
         """Show the newest figures when the last ones have stood long enough."""
         self._return = metrics.get(self._return_metric, self._return)
-        now = time.monotonic()
+        now = self._reached = time.monotonic()
         if not self._begun:
             # The first iteration compiles and warms up: it says nothing of the speed to come.
             self._begun = True
             self._marks.clear()
             self._mark(context, now)
-        if now - self._shown[0] >= (0.2 if self._live is not None else self._seconds):
+        if now - self._shown[0] >= self._pause:
             self._show(context, now)
 
+    def evaluating(self, context: TrainContext, played: int, episodes: int, steps: int) -> None:
+        """Show how far an evaluation is, when it has been silent long enough: on a terminal again
+        and again, elsewhere once.
+
+        Args:
+            context: the training.
+            played: episodes done.
+            episodes: that will be.
+            steps: of the environments so far, in the evaluation.
+        """
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        if now - self._silent_since < self._pause:
+            return
+        self._silent_since = math.inf
+        if self._live is not None:
+            self._silent_since, self._shown = now, (now, -1)  # training's figures are gone
+        self._write(
+            f"{_steps_done(context)}  evaluating: {played} of {episodes} episodes, {steps:,} steps"
+        )
+
+    def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
+        """Await the next one."""
+        self._silent_since = None
+
     def on_train_end(self, context: TrainContext) -> None:
-        """Show the last figures and release the terminal."""
+        """Show the figures of the last iteration and release the terminal."""
         try:
             if self._shown[1] != context.global_step:
-                self._show(context, time.monotonic())
+                self._show(context, self._reached)
         finally:
             if self._live is not None:
                 self._live.stop()
@@ -87,6 +123,13 @@ class ProgressCallback(Callback):
         self._shown = (now, context.global_step)
         line = self._line(context, now)
         self._mark(context, now)
+        self._write(line)
+
+    @property
+    def _pause(self) -> float:
+        return _LIVE_SECONDS if self._live is not None else self._seconds
+
+    def _write(self, line: str) -> None:
         try:
             if self._live is not None:
                 self._live.update(line, refresh=True)
@@ -101,7 +144,7 @@ class ProgressCallback(Callback):
         since, first = self._marks[0]
         speed = (step - first) / max(now - since, 1e-9)
         parts = [
-            f"{step:,} / {total:,} steps",
+            _steps_done(context),
             f"{min(100.0, 100.0 * step / max(total, 1)):.1f}%",
         ]
         if speed > 0:
@@ -111,6 +154,10 @@ class ProgressCallback(Callback):
         if speed > 0:
             parts.append(f"{_duration(max(total - step, 0) / speed)} left")
         return "  ".join(parts)
+
+
+def _steps_done(context: TrainContext) -> str:
+    return f"{context.global_step:,} / {context.total_timesteps:,} steps"
 
 
 def _live_display(stream: TextIO) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rl_training import (
 )
 from rl_training.envs import episode_seed
 from rl_training.errors import UserError
+from rl_training.runtime.progress import ProgressCallback
 from tests.api.runs import make
 from tests.recipes.environments import Identity
 
@@ -197,3 +199,29 @@ def test_one_evaluation_may_have_a_limit_of_its_own() -> None:
     with pytest.raises(UserError, match="max_episode_steps"):
         algorithm.evaluate(episodes=1, max_episode_steps=0)
     algorithm.close()
+
+
+def test_an_evaluation_tells_how_far_it_is_and_ends_as_one_that_does_not() -> None:
+    algorithm = make(env=Unequal)
+    algorithm.config.evaluation.num_envs = 2
+    told: list[tuple[int, int, int]] = []
+    record = evaluation.evaluate(algorithm, episodes=3, seed=11, tell=lambda *far: told.append(far))
+    assert record == evaluation.evaluate(algorithm, episodes=3, seed=11)
+    played = [each[0] for each in told]
+    assert played == sorted(played) and played[0] == 0 and played[-1] < 3
+    assert {each[1] for each in told} == {3}
+    assert [each[2] for each in told] == list(range(2, 2 * len(told) + 1, 2))
+
+
+def test_the_evaluations_of_a_training_are_followed_by_its_progress() -> None:
+    class Line(ProgressCallback):
+        def __init__(self) -> None:
+            super().__init__(stream=io.StringIO())
+            self.told: list[tuple[int, int]] = []
+
+        def evaluating(self, context: Any, played: int, episodes: int, steps: int) -> None:
+            self.told.append((context.global_step, episodes))
+
+    line = Line()
+    make(env=Unequal, episodes=3, interval=64).learn(64, callbacks=[line])
+    assert set(line.told) == {(64, 3)}

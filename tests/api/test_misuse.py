@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training import Callback, TrainConfig, UserError, replace_config, resume_checkpoint, train
+from rl_training import (
+    Callback,
+    TrainConfig,
+    UserError,
+    evaluate_checkpoint,
+    predict_checkpoint,
+    replace_config,
+    resume_checkpoint,
+    train,
+)
 from rl_training.runtime.callbacks import TrainContext
 from tests.api.runs import SMALL, make, observations
 from tests.recipes.environments import Identity
@@ -147,6 +156,26 @@ def test_a_call_s_unknown_keyword_is_named_in_our_words(call: str, word: str, he
     assert str(refused.value).startswith(f"{call}() takes no {word!r}.")
     assert here in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "here"),
+    [
+        (train, "callback", "Here it is callbacks=[...]."),
+        (train, "eval_freq", "Here it is evaluation.interval, of the config."),
+        (train, "n_steps", "Here it is num_steps, of the config."),
+        (train, "progres", "Did you mean 'progress'?"),
+        (resume_checkpoint, "callback", "Here it is callbacks=[...]."),
+        (evaluate_checkpoint, "n_eval_episodes", "Here it is episodes=."),
+        (evaluate_checkpoint, "callback", "'callback'. It takes path, best, episodes, "),
+        (predict_checkpoint, "determinstic", "Did you mean 'deterministic'?"),
+    ],
+)
+def test_so_is_that_of_a_workflow(call: Callable[..., Any], word: str, here: str) -> None:
+    with pytest.raises(UserError) as refused:
+        call("nothing is read", **{word: 1})
+    assert str(refused.value).startswith(f"{call.__name__}() takes no {word!r}.")
+    assert here in str(refused.value)
 
 
 def test_a_callback_given_to_the_constructor_is_named_too() -> None:

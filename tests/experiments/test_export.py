@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +150,42 @@ def test_without_an_output_the_policy_goes_into_the_run(
     assert main(["export", str(run)]) == 2
     assert "exists already: give another --output" in capsys.readouterr().err
     [checkpoint] = (run / "checkpoints").glob("step_*")
+    own = run / f"{checkpoint.name}_policy"  # one checkpoint's is not taken for the run's
+    for path in (checkpoint / "policy", checkpoint, run / "checkpoints" / "latest"):
+        assert main(["export", str(path)]) == 0
+        assert capsys.readouterr().out == f"{own}\n"
+        shutil.rmtree(own)
     (run / "policy").rename(tmp_path / "lone")
-    assert main(["export", str(checkpoint / "policy")]) == 0
-    assert capsys.readouterr().out == f"{run / 'policy'}\n"
+    (run / "checkpoints" / "best").write_text(checkpoint.name, encoding="utf-8")
+    assert main(["export", str(run), "--best"]) == 0
+    assert capsys.readouterr().out == f"{own}\n"
     assert main(["export", str(tmp_path / "lone")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'lone_policy'}\n"
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ["safetensors", "onnx"])
+def test_a_run_that_is_only_to_be_read_is_refused_with_what_helps(
+    format: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = trained("ppo", "Pendulum-v1", ON_POLICY, tmp_path / "runs")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    class Program:
+        save = refuse
+
+    monkeypatch.setattr("rl_training.runtime.checkpoint.temporary_directory", refuse)
+    monkeypatch.setattr("rl_training.experiments.export._require_onnx", lambda: None)
+    monkeypatch.setattr("rl_training.experiments.export.to_onnx", lambda _: Program())
+    assert main(["export", str(run), "--format", format]) == 2
+    err = capsys.readouterr().err
+    assert str(run / "policy") in err and "Read-only file system" in err
+    assert err.endswith(". --output PATH writes it elsewhere.\n")
 
 
 def test_without_the_extra_it_is_named(

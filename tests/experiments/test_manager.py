@@ -154,6 +154,40 @@ def test_a_folder_that_is_deleted_meanwhile_fails_alone(tmp_path: Path) -> None:
     assert made.run(say=say).exit_code == 0
 
 
+class Deletes:
+    """A backend and its handles: the folder disappears before a job's process begins, or after."""
+
+    def __init__(self, before: bool) -> None:
+        self._before = before
+        self._job: Job | None = None
+
+    def start(self, job: Job, attempts: int, side_by_side: int) -> Any:
+        self._job = job
+        if self._before:
+            shutil.rmtree(job.directory)
+            (job.directory / "log.txt").open("ab")
+        return self
+
+    def poll(self) -> int:
+        assert self._job is not None
+        shutil.rmtree(self._job.directory)
+        return worker.TAKEN  # it finds no state of the job as it was when it was chosen
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_folder_that_disappears_is_not_another_process_s(tmp_path: Path, before: bool) -> None:
+    made, said = manager(tmp_path, MANIFEST.replace("[1, 2]", "[1]")), list[str]()
+    outcome = made.run(say=said.append, backend=Deletes(before))
+    gone = "its folder was deleted while the benchmark ran; run it again"
+    assert outcome.failed == {made.jobs[0]: gone}
+    assert said[-1] == f"failed   ppo_cartpole seed 1: {gone}"
+    assert (outcome.elsewhere, outcome.exit_code) == ([], 1)
+
+
 def test_a_job_that_another_process_has_is_left_to_it(tmp_path: Path) -> None:
     made = manager(tmp_path)
     jobs = ready(tmp_path)

@@ -125,6 +125,17 @@ def test_a_part_of_a_manifest(tmp_path: Path) -> None:
         ),
         (
             "cartpole:",
+            "cartpole: {qqqqqqqq: 3}",
+            "'presets.ppo_cartpole.qqqqqqqq'. Valid here: expected, expected_of, seeds, "
+            "total_timesteps, preset, env_id, overlays, peers, note.",
+        ),
+        (
+            "cartpole:",
+            "cartpole: {peers: [{qqqqqqqq: 3}]}",
+            "'presets.ppo_cartpole.peers[0].qqqqqqqq'. Valid here: source, steps, score, spread, ",
+        ),
+        (
+            "cartpole:",
             "cartpole: {peers: [{source: zoo, steps: 1, score: 2}]}",
             "names the source 'zoo', which sources does not have (none)",
         ),

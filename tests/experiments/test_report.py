@@ -126,6 +126,16 @@ def test_failures_are_listed(folder: Path) -> None:
     assert "| ppo_cartpole | 1 | failed | it \\| broke |" in text
 
 
+def test_what_was_measured_outside_a_checkout_says_so(folder: Path) -> None:
+    for path in folder.glob("runs/*/run/metadata.json"):
+        content = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps({**content, "git_commit": None, "threads": None}), "utf-8")
+    main(command(folder, "--no-plots"))
+    text = (folder / "runs/report/report.md").read_text("utf-8")
+    assert "| Test CPU | 2 | unknown | 2 | python 3.11 rl_training 0 | not a git checkout |" in text
+    assert "None" not in text
+
+
 def test_scores_on_one_scale_per_algorithm(folder: Path) -> None:
     main(command(folder, "--no-plots"))
     ppo, ppg = data(folder)["algorithms"]

@@ -19,6 +19,7 @@ from rl_training.runtime.callbacks import (
     StopOnNoImprovement,
     StopOnReturn,
 )
+from rl_training.runtime.progress import ProgressCallback
 from rl_training.runtime.state import decode_state, encode_state
 
 
@@ -200,11 +201,17 @@ def test_a_callback_without_hooks_does_nothing() -> None:
         ("on_eval", "on_evaluation"),
         ("_on_step", "on_iteration"),
         ("_on_training_end", "on_train_end"),
+        ("onIteration", "on_iteration"),
+        ("OnStep", "on_iteration"),
+        ("_on_iteration", "on_iteration"),
     ],
 )
-def test_a_hook_that_is_none_is_refused_when_the_class_is_made(name: str, meant: str) -> None:
+@pytest.mark.parametrize("base", [Callback, EvaluationCallback, StopOnReturn, ProgressCallback])
+def test_a_hook_that_is_none_is_refused_when_the_class_is_made(
+    name: str, meant: str, base: type[Callback]
+) -> None:
     with pytest.raises(UserError) as refused:
-        type("Mine", (Callback,), {name: lambda self, *_: None})
+        type("Mine", (base,), {name: lambda self, *_: None})
     assert str(refused.value) == (
         f"callback Mine: {name} is no hook and would never be called. Did you mean {meant!r}? "
         "Hooks: on_train_start, on_iteration, on_evaluation, on_train_end."
@@ -254,8 +261,9 @@ def test_a_hook_that_is_none_is_refused_on_an_instance_too() -> None:
         require_callbacks([callback])
 
 
-def test_methods_of_ones_own_are_free() -> None:
-    class Mine(Callback):
+@pytest.mark.parametrize("base", [Callback, EvaluationCallback])
+def test_methods_of_ones_own_are_free(base: Any) -> None:
+    class Mine(base):
         on_gpu = True
 
         def once(self) -> None: ...
@@ -267,7 +275,8 @@ def test_methods_of_ones_own_are_free() -> None:
 
         def _on_step(self) -> None: ...
 
-    Mine().on_iteration(None, {})
+    mine = Mine() if base is Callback else Mine(interval=None)
+    mine.on_iteration(None, {})
 
 
 def test_the_hooks_are_those_of_the_class() -> None:

@@ -110,3 +110,51 @@ def test_a_slow_start_is_forgotten_after_a_minute(clock: Clock) -> None:
     rates = [line.split("  ")[2] for line in stream.getvalue().splitlines()]
     assert rates[0] == "10 steps/s"
     assert rates[-1] == "100 steps/s"
+
+
+def evaluate(callback: ProgressCallback, clock: Clock, seconds: float, start: int = 300) -> None:
+    """Let ten episodes of ten steps each take so long."""
+    context = FakeContext([callback])
+    context.global_step = start
+    for step in range(1, 101):
+        clock.now += seconds / 100
+        callback.evaluating(context, (step - 1) // 10, 10, step)
+    callback.on_evaluation(context, {"return_mean": 1.0})
+
+
+def test_elsewhere_an_evaluation_says_once_that_it_takes_long(clock: Clock) -> None:
+    stream = io.StringIO()
+    callback = ProgressCallback(stream=stream, seconds=4.0)
+    context = FakeContext([callback])
+    callback.on_train_start(context)
+    for _ in range(3):
+        clock.now += 1.0
+        context.iterate(100, 1)
+    evaluate(callback, clock, 3.9)
+    assert stream.getvalue() == ""
+    for _ in range(2):
+        evaluate(callback, clock, 100.0)
+    line = "300 / 1,000 steps  evaluating: 0 of 10 episodes, 5 steps"
+    assert stream.getvalue().splitlines() == [line, line]
+    callback.on_train_end(context)
+    # The speed is training's alone.
+    last = "300 / 1,000 steps  30.0%  100 steps/s  0:07 left"
+    assert stream.getvalue().splitlines()[2:] == [last]
+
+
+def test_on_a_terminal_an_evaluation_is_followed_and_the_line_is_given_back(clock: Clock) -> None:
+    stream = Terminal()
+    callback = ProgressCallback(stream=stream)
+    context = FakeContext([callback])
+    callback.on_train_start(context)
+    for _ in range(3):
+        clock.now += 1.0
+        context.iterate(100, 1)
+    before = len(stream.getvalue())
+    evaluate(callback, clock, 100.0)
+    lines = re.findall(r"evaluating: (\d+) of 10 episodes, (\d+) steps", stream.getvalue()[before:])
+    assert [int(steps) for _, steps in lines] == list(range(2, 101))
+    assert lines[-1] == ("9", "100")
+    callback.on_train_end(context)
+    shown = stream.getvalue().rindex
+    assert shown("30.0%  100 steps/s") > shown("evaluating")
