@@ -181,8 +181,7 @@ def test_an_info_or_a_reward_of_another_kind(
     def answering() -> Answers:
         return Answers(**answers)
 
-    name = "Answers" if vectorization == "sync" else "answering"
-    with pytest.raises(EnvironmentFailedError, match=f"{name} failed.*{complaint}"):
+    with pytest.raises(EnvironmentFailedError, match=f"Answers failed.*{complaint}"):
         PPO(answering, num_envs=2, num_steps=32, vectorization=vectorization).learn(64)
 
 
