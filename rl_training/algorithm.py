@@ -223,7 +223,9 @@ class Algorithm(AlgorithmCore):
 
     def _with_masks(self, observation: Any, action_masks: Any) -> Any:
         source = self.config.env.action_masks
-        return with_mask(observation, action_masks, source, self.action_space)
+        return with_mask(
+            observation, action_masks, source, self.raw_observation_space, self.action_space
+        )
 
     def stateful_policy(self, *, deterministic: bool = True) -> StatefulPolicy:
         """Return a predictor that keeps a policy's memory itself, for serving."""

@@ -23,7 +23,7 @@ from rl_training.envs.flatten import flat_space
 from rl_training.envs.fresh import fresh_source, require_fresh
 from rl_training.envs.hybrid import action_map
 from rl_training.envs.layout import layout_of
-from rl_training.envs.masks import require_masks_taken
+from rl_training.envs.masks import require_masks_taken, without_mask
 from rl_training.envs.spaces import require_same_spaces, require_taken
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
@@ -196,9 +196,8 @@ class AlgorithmCore(AlgorithmHooks):
         video: VideoRequest | None = None,
     ) -> VectorEnv:
         """Return fresh environments with frozen normalisation, for evaluation."""
-        source = fresh_source(
-            self.config, self._source if env is None else env, render_mode=render_mode, video=video
-        )
+        given = self._source if env is None else env
+        source = fresh_source(self.config, given, render_mode=render_mode, video=video)
         environment = make_batched_env(
             self.config,
             source,
@@ -207,17 +206,32 @@ class AlgorithmCore(AlgorithmHooks):
             squash_actions=self.squash_actions,
             scale_actions=self.scale_actions,
             normalizer=self.normalizer.evaluation_view(),
+            name=self.config.env_id if given is None else given if isinstance(given, str) else None,
         )
         self._require_same_spaces(environment)
         return environment
 
     def _require_same_spaces(self, environment: VectorEnv) -> None:
-        theirs = environment.raw_observation_space, environment.single_action_space
+        source = self.config.env.action_masks
+        mine, theirs = (
+            without_mask(space, source)
+            for space in (self.raw_observation_space, environment.raw_observation_space)
+        )
         try:
-            require_same_spaces((self.raw_observation_space, self.action_space), theirs)
+            require_same_spaces(
+                (mine, self.action_space), (theirs, environment.single_action_space)
+            )
         except UserError as error:
             environment.close()
-            raise UserError(f"{environment.name}: {error}") from error
+            raise UserError(f"{environment.name}: {error}{self._pipeline_hint()}") from error
+
+    def _pipeline_hint(self) -> str:
+        """Return what else to say of an environment given in Python that lacks an id's wrappers."""
+        settings = self.config.env
+        around = "env.atari" if settings.atari.enabled else "env.wrappers"
+        if self._source is None or not (settings.atari.enabled or settings.wrappers):
+            return ""
+        return f" The policy saw what {around} made; it goes around environments given by their id."
 
     # ---- state
 

@@ -145,7 +145,29 @@ def _name(env: Any) -> str:
         raise UserError(
             "an environment is missing: give a gymnasium id, a callable or an environment."
         )
-    spec = getattr(env, "spec", None)
-    if spec is not None and not isinstance(env, type):  # of a class it is a property
-        return str(spec.id)
-    return f"{PYTHON_ENVIRONMENT}{getattr(env, '__name__', type(env).__name__)}"
+    return _registered_id(env) or f"{PYTHON_ENVIRONMENT}{environment_name(env)}"
+
+
+def environment_name(env: Any) -> str:
+    """Return what messages call an environment, or what makes one: its id, the name that it gives
+    itself, or that of its class or function, whatever is put around it.
+    """
+    if isinstance(env, functools.partial):
+        return _registered_by(env) or environment_name(env.func)
+    if isinstance(env, type):
+        return env.__name__
+    given = _registered_id(env) or (getattr(env, "metadata", None) or {}).get("name")  # PettingZoo
+    return str(given or getattr(env, "__name__", type(getattr(env, "unwrapped", env)).__name__))
+
+
+def _registered_id(env: Any) -> str | None:
+    if isinstance(env, type):  # of a class the spec is a property
+        return None
+    return getattr(getattr(env, "spec", None), "id", None)
+
+
+def _registered_by(make: functools.partial[Any]) -> str | None:
+    """Return the id in ``partial(gymnasium.make, id)``."""
+    given = next(iter(make.args), make.keywords.get("id"))
+    named = getattr(make.func, "__name__", "") == "make" and isinstance(given, str)
+    return given if named else None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rl_training.arguments import environment_name
 from rl_training.config import ModelConfig, TrainConfig
 from rl_training.envs.contract import Findings, drawn_frame, try_out
 from rl_training.envs.factory import make_env, single_env
@@ -16,7 +17,7 @@ from rl_training.envs.flatten import flat_space, leaves_of
 from rl_training.envs.hybrid import action_map, is_hybrid
 from rl_training.envs.layout import Layout, Part, layout_of, name_of, observation_kind
 from rl_training.envs.masks import MASK, METHOD
-from rl_training.envs.parallel import is_parallel_id
+from rl_training.envs.parallel import MadeParallelError, is_parallel, is_parallel_id
 from rl_training.envs.spaces import (
     action_kind,
     observation_dtype,
@@ -43,6 +44,11 @@ _BOXES = {
 }
 """Kind -> what becomes of a Gaussian's numbers, and what else to say where there are no other
 parts."""
+_GAME_AS_IT_IS = (
+    "this is the game as it is, as it is without settings: env.atari.enabled: true, or "
+    "tags: [atari], turns on the standard pipeline (frames skipped, made gray and small, and "
+    "stacked; lives as episodes, rewards clipped)"
+)
 
 
 @dataclass(kw_only=True)
@@ -125,15 +131,23 @@ def check_env(
         UserError: the environment cannot be made, or it is none.
     """
     env_id = env if isinstance(env, str) else ""
-    if is_parallel_id(env_id):
-        raise UserError(f"{env_id} is an environment of several agents: check-env looks at one.")
+    if is_parallel_id(env_id) or is_parallel(env):
+        raise _several_agents(env_id or environment_name(env))
     config = TrainConfig(algo="ppo", env_id=env_id, seed=seed, env_kwargs=dict(env_kwargs or {}))
-    made = single_env(None if env_id else env, config)
+    try:
+        made = single_env(None if env_id else env, config)
+    except MadeParallelError as error:
+        error.env.close()
+        raise _several_agents(environment_name(error.env)) from error
     try:
         return _report(made, config, env_id, steps=steps, seed=seed)
     finally:
         if env_id or callable(env):
             made.close()
+
+
+def _several_agents(name: str) -> UserError:
+    return UserError(f"{name} is an environment of several agents: check-env looks at one.")
 
 
 def _report(
@@ -171,6 +185,8 @@ def _report(
             "max_episode_steps, for an evaluation cuts what never ends only at "
             "evaluation.max_episode_steps"
         )
+    if env_id and "ale_py" in str(getattr(env.spec, "entry_point", "")):
+        found.note(_GAME_AS_IT_IS)
     layout = layout_of(observation_space)
     return report(
         observation=[_part_words(part, layout, found) for part in layout.parts],

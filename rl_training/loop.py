@@ -20,7 +20,7 @@ from torchrl.collectors import Collector
 from rl_training import evaluation
 from rl_training.data.episode_statistics import EpisodeStatistics
 from rl_training.data.lean_collector import LeanCollector
-from rl_training.errors import EnvironmentFailedError, NonFiniteError
+from rl_training.errors import EnvironmentFailedError, NonFiniteError, UserError
 from rl_training.finite import UpdateCheck, check_batch
 from rl_training.runtime.callback_states import (
     end_all,
@@ -201,6 +201,7 @@ class TrainingLoop:
             NonFiniteError: training met a NaN or an infinity; the message names the checkpoint that
                 is left.
             EnvironmentFailedError: an environment raised; the message names it and the checkpoint.
+        UserError: a mistake that only playing shows; a run that has learnt nothing yet is removed.
         """
         result: LoopResult | None = None
         try:
@@ -208,6 +209,11 @@ class TrainingLoop:
         except (NonFiniteError, EnvironmentFailedError) as error:
             left = "" if self.run is None else f" Training stopped; {what_is_left(self.run)}"
             raise type(error)(f"{error}{left}") from error.__cause__
+        except UserError:
+            if self.run is not None:
+                self.run.close("failed")
+                self.run.discard_unused()
+            raise
         finally:
             if self.run is not None:
                 status = "failed" if result is None else result.status

@@ -341,3 +341,10 @@ def test_an_info_that_is_none_is_the_reset_s_violation() -> None:
 
     report = check_env(lambda: Silent(OBSERVATIONS["Box"], spaces.Discrete(2)), steps=5)
     assert report.violations == ["reset must return (observation, info), info a dict"]
+
+
+def test_a_game_by_its_id_is_told_of_the_standard_pipeline() -> None:
+    pytest.importorskip("ale_py")
+    notes = [each for each in check_env("ALE/Pong-v5", steps=2).notes if "env.atari" in each]
+    assert len(notes) == 1 and "env.atari.enabled: true, or tags: [atari], turns on" in notes[0]
+    assert not [each for each in check_env("CartPole-v1", steps=2).notes if "env.atari" in each]

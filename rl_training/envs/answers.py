@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.envs.flatten import leaves_of, named
+from rl_training.envs.flatten import leaves_of, named, part_of
 
 _ANSWERS = {
     "reset": "reset must return (observation, info)",
@@ -61,7 +61,7 @@ def require_info(information: Any, after: str) -> None:
 
 
 def require_shapes(observation: Any, space: Any) -> None:
-    """Raise where an observation, or a part of it, has another shape than its space.
+    """Raise where an observation, or a part of it, is missing or has another shape than its space.
 
     A worker's memory would be filled with copies of what is too small.
 
@@ -69,9 +69,7 @@ def require_shapes(observation: Any, space: Any) -> None:
         ValueError: names the part.
     """
     for path, each in leaves_of(space):
-        value = observation
-        for step in path:
-            value = value[step]
+        value = part_of(observation, path)
         if np.shape(value) != tuple(each.shape):
             raise ValueError(
                 f"an environment returned an observation{named(path)} of shape {np.shape(value)}, "

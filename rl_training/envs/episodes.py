@@ -194,9 +194,9 @@ class Episodes:
         with contextlib.suppress(Exception):
             self._close()
         cause = error.__cause__ if isinstance(error, RowError) else error
-        if isinstance(cause, UserError):
-            raise cause  # it tells all that there is to tell
         row = error.row if isinstance(error, RowError) else None
+        if row is None and isinstance(cause, UserError):
+            raise cause
         where = "in an unknown environment"
         if row is not None:
             seed = episode_seed(self.seed, row, max(self.indices[row], 0))
@@ -204,6 +204,8 @@ class Episodes:
                 f"in environment {row}, step {steps[row]} of episode {self.indices[row]} "
                 f"(reset seed {seed})"
             )
+        if isinstance(cause, UserError):
+            raise UserError(f"{self.name} {where}: {cause}") from cause
         told = one_line(cause)
         raise EnvironmentFailedError(
             f"{self.name} failed {where}: {type(cause).__name__}: {told}"

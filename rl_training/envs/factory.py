@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from rl_training.arguments import environment_name
 from rl_training.envs import procgen
 from rl_training.envs.acceptance import (
     require_own_environments,
@@ -267,6 +267,7 @@ def make_batched_env(
     normalizer: Normalizer | None = None,
     gamma: float = 0.99,
     require_actions: Callable[[Any], None] | None = None,
+    name: str | None = None,
 ) -> VectorEnv:
     """Build the batched TorchRL environment of a run.
 
@@ -280,6 +281,7 @@ def make_batched_env(
         normalizer: used as it is; unless given, built as ``config.env`` asks.
         gamma: discount of the running return that scales rewards.
         require_actions: raises unless the action space is one that will be acted in.
+        name: what messages call the environment; its own unless given.
 
     Raises:
         UserError: as :func:`make_env`, :func:`as_vector` and :class:`VectorEnv`.
@@ -293,7 +295,7 @@ def make_batched_env(
         return VectorEnv(
             vector,
             seed=config.seed if seed is None else seed,
-            name=_name(env, vector, config),
+            name=name or _name(env, vector, config),
             squash_actions=squash_actions,
             scale_actions=scale_actions,
             normalizer=normalizer,
@@ -342,10 +344,7 @@ def _observation_normalizer(config: TrainConfig, vector: Any) -> ObservationNorm
 def _name(env: Any, vector: Any, config: TrainConfig) -> str:
     if env is None or isinstance(env, str):
         return env or config.env_id
-    inner = next(iter(getattr(vector, "envs", ())), env)
-    spec = getattr(inner, "spec", None)
-    if isinstance(spec, EnvSpec):
-        return str(spec.id)
-    if hasattr(inner, "__name__"):  # a class, or the function that workers make it by
-        return str(inner.__name__)
-    return type(getattr(inner, "unwrapped", inner)).__name__
+    if isinstance(vector, AsyncVectorEnv) and env is not vector:
+        # What makes the environments may be any function: they are in the workers.
+        return str(vector.get_attr("shown_name")[0])
+    return environment_name(next(iter(getattr(vector, "envs", ())), env))

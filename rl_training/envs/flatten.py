@@ -266,6 +266,20 @@ def _pick(observation: Any, path: Path) -> Any:
     return observation
 
 
+def part_of(observation: Any, path: Path) -> Any:
+    """Return a part of what an environment returned.
+
+    Raises:
+        ValueError: it has no such part.
+    """
+    try:
+        return _pick(observation, path)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"an environment returned an observation without its part {named(path)}"
+        ) from error
+
+
 def named(path: Path) -> str:
     """Return the keys and indices that lead to a part, as they are written in Python."""
     return f"{''.join(f'[{step!r}]' for step in path)}"
@@ -359,11 +373,12 @@ def require_integers(observation: Any, space: Any) -> None:
 
     Raises:
         UserError: names both dtypes.
+        ValueError: a part is missing.
     """
     for path, each in leaves_of(space):
         if getattr(each.dtype, "kind", "") not in ("i", "u"):
             continue
-        given = np.asarray(_pick(observation, path)).dtype
+        given = np.asarray(part_of(observation, path)).dtype
         if given.kind not in "iub":
             raise UserError(
                 f"the observation space{named(path)} says {each.dtype}, and an environment "

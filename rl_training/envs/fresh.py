@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 
+from rl_training.arguments import environment_name
 from rl_training.envs.factory import make_env, make_normalizer
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.parallel import is_parallel_id, parallel_maker
@@ -84,7 +85,7 @@ def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[
     if callable(env):
         return _drawn(env, render_mode)
     raise UserError(
-        f"{type(env).__name__} does not say how to make another environment like it, "
+        f"{environment_name(env)} does not say how to make another environment like it, "
         "which evaluation needs: give a callable that makes one, or evaluate(env=...)."
     )
 

@@ -18,7 +18,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.arguments import environment_name
 from rl_training.envs.flatten import FLOAT_BYTES, Flattening, choices
+from rl_training.envs.observations import leading_shape
 from rl_training.envs.rows import RowError
 from rl_training.envs.spaces import require_taken
 from rl_training.errors import UserError
@@ -133,7 +135,9 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._method: Callable[[], Any] | None = None
         if source == "method":
             if not env.has_wrapper_attr(METHOD):
-                raise UserError(f"env.action_masks is 'method', and {env} has no {METHOD}().")
+                raise UserError(
+                    f"env.action_masks is 'method', and {environment_name(env)} has no {METHOD}()."
+                )
             self._method = env.get_wrapper_attr(METHOD)
         if source == "observation":
             require_mask(env.observation_space, env.action_space)
@@ -168,14 +172,13 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
         legal = np.asarray(mask)
         if legal.shape != (self._count,):
             raise UserError(
-                f"{self.env}: an action mask of shape {legal.shape}, for {self._count} actions."
+                f"an action mask of shape {legal.shape}, where {self._count} numbers belong."
             )
         if legal.dtype.char in "?b":  # bool and int8 as they are
             return {MASK: legal, OBSERVATION: observation}
         if legal.dtype.kind not in "fiu" or not np.isfinite(legal).all():
             raise UserError(
-                f"{self.env}: an action mask is of numbers, 0 where an action is illegal, not "
-                f"{legal.tolist()}."
+                f"an action mask is of numbers, 0 where an action is illegal, not {legal.tolist()}."
             )
         bits = legal != 0
         return {MASK: bits, OBSERVATION: observation}
@@ -183,7 +186,7 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _unsaid(self, over: Any) -> Any:
         if over:
             return np.ones(self._count)  # nobody acts on it
-        raise UserError(f"env.action_masks is 'info', and {self.env}'s info has no {MASK!r}.")
+        raise UserError(f"env.action_masks is 'info', and the info has no {MASK!r}.")
 
 
 def require_masks_taken(name: str, source: str, action_space: Any = None) -> None:
@@ -303,11 +306,26 @@ class ObservedMasks:
                 raise RowError(row) from ValueError(missing[1])
 
 
-def with_mask(observation: Any, mask: Any, source: str, action_space: Any) -> Any:
+def without_mask(observation_space: Any, source: str) -> Any:
+    """Return the environment's own observation space, of that of `ActionMasks`."""
+    return observation_space[OBSERVATION] if source in ("info", "method") else observation_space
+
+
+def with_mask(
+    observation: Any, mask: Any, source: str, observation_space: Any, action_space: Any
+) -> Any:
     """Return what a user gives to predict as an observation of `ActionMasks`.
 
+    Args:
+        observation: one, or a batch.
+        mask: ``[n]`` of one, ``[N, n]`` of N; None where the observation has it.
+        source: ``env.action_masks``.
+        observation_space: of `ActionMasks`.
+        action_space: what the masks are of.
+
     Raises:
-        UserError: a mask that is not asked for, none where one is, or one without a legal action.
+        UserError: a mask that is not asked for, none where one is, one for each observation too
+            many or too few, or one without a legal action.
     """
     if source == "off":
         if mask is not None:
@@ -316,24 +334,42 @@ def with_mask(observation: Any, mask: Any, source: str, action_space: Any) -> An
     if source == "observation":
         if mask is not None:
             raise UserError("action_masks: this policy takes none, they are in the observation.")
-        if isinstance(observation, dict) and MASK in observation:
-            _require_some_legal(observation[MASK], action_space)
+        if isinstance(observation, dict):
+            own = {key: each for key, each in observation_space.spaces.items() if key != MASK}
+            leading = leading_shape(observation, spaces.Dict(own))
+            _require_some_legal(observation.get(MASK), leading, action_space, f"[{MASK!r}]")
         return observation
     if mask is None and isinstance(observation, dict) and set(observation) == {MASK, OBSERVATION}:
         observation, mask = observation[OBSERVATION], observation[MASK]
+    leading = leading_shape(observation, observation_space[OBSERVATION])
+    legal = _require_some_legal(mask, leading, action_space, "action_masks")
+    return {MASK: legal != 0, OBSERVATION: observation}
+
+
+def _require_some_legal(
+    mask: Any, leading: tuple[int, ...] | None, action_space: Any, name: str
+) -> Array:
+    """Return the masks that a user gave for observations of the ``leading`` shape as an array."""
+    choices = LegalChoices(action_space)
+    size = choices.size
+    wanted = f"[{size}] of one observation, [N, {size}] of N"
+    if leading is not None and len(leading) < 2:
+        given = "one observation was" if not leading else f"{leading[0]} observations were"
+        wanted = f"{given} given, so it is {[*leading, size]}"
+    if name != "action_masks":
+        name = f"the observation's part {name}"
     if mask is None:
-        raise UserError("this policy needs action_masks, bool [n] or [N, n].")
-    _require_some_legal(mask, action_space)
-    return {MASK: np.asarray(mask) != 0, OBSERVATION: observation}
-
-
-def _require_some_legal(mask: Any, action_space: Any) -> None:
-    legal, choices = np.asarray(mask), LegalChoices(action_space)
-    if legal.dtype.kind not in "fiub" or not legal.ndim or legal.shape[-1] != choices.size:
-        raise UserError(
-            f"action_masks: of shape {legal.shape} and {legal.dtype}, where {choices.size} numbers "
-            "of each observation belong."
-        )
-    missing = choices.missing(legal.reshape(-1, choices.size))
+        raise UserError(f"this policy needs {name}, numbers that are 0 where illegal: {wanted}.")
+    try:
+        legal = np.asarray(mask)
+    except ValueError as error:
+        raise UserError(f"{name}: the masks have different lengths; {wanted}.") from error
+    if legal.dtype.kind not in "fiub" or not np.isfinite(legal).all():
+        raise UserError(f"{name}: a mask is of numbers, 0 where an action is illegal.")
+    fits = legal.ndim in (1, 2) if leading is None else legal.shape[:-1] == leading
+    if not (legal.ndim and legal.shape[-1] == size and fits):
+        raise UserError(f"{name}: the shape is {list(legal.shape)}, and {wanted}.")
+    missing = choices.missing(legal.reshape(-1, size) != 0)
     if missing is not None:
-        raise UserError(f"action_masks: of observation {missing[0]} {missing[1]}.")
+        raise UserError(f"{name}: of observation {missing[0]} {missing[1]}.")
+    return legal

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.envs.flatten import flattening_of
+from rl_training.envs.flatten import flattening_of, leaves_of, part_of
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.spaces import observation_dtype
 from rl_training.errors import UserError
@@ -39,6 +39,20 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
     batch = normalizer.normalize_observation(array[None] if single else array)
     dtype = observation_dtype(space, normalized=normalizer.makes_floats)
     return torch.from_numpy(np.array(batch, dtype)), single
+
+
+def leading_shape(observation: Any, space: Any) -> tuple[int, ...] | None:
+    """Return the axes that what a user gives has before those of ``space``: none of a single
+    observation, ``(N,)`` of a batch; None where it does not fit.
+    """
+    for path, part in leaves_of(space):  # the first tells
+        try:
+            shape = np.shape(part_of(observation, path))
+        except ValueError:
+            return None
+        count = len(shape) - len(part.shape)
+        return shape[:count] if count >= 0 and shape[count:] == tuple(part.shape) else None
+    return None
 
 
 def observed_dtype(space: Any, normalizer: Normalizer) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.arguments import environment_name
 from rl_training.envs.answers import plain_flag, plain_reward
 from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.hybrid import as_rows
@@ -108,7 +109,7 @@ def parallel_rows(
     agents = len(env.possible_agents)
     if not agents:
         env.close()
-        raise UserError(f"{_name(env)} has no agents.")
+        raise UserError(f"{environment_name(env)} has no agents.")
     count = config.num_envs if num_envs is None else -(-num_envs // agents) * agents
     if count % agents:
         env.close()
@@ -155,8 +156,8 @@ class ParallelRows(WithoutSnapshots):
             if space != own[0]:
                 self.close()
                 raise UserError(
-                    f"{_name(self.envs[0])}: agents share one policy, and the {which} of "
-                    f"{agent!r} is {space}, that of {self.agents[0]!r} {own[0]}."
+                    f"{environment_name(self.envs[0])}: agents share one policy, and the "
+                    f"{which} of {agent!r} is {space}, that of {self.agents[0]!r} {own[0]}."
                 )
         return own[0]
 
@@ -177,7 +178,7 @@ class ParallelRows(WithoutSnapshots):
                 own = by_row[len(observations) : len(observations) + len(self.agents)]
                 taken = env.step(dict(zip(self.agents, own, strict=True)))
                 answers = [
-                    _of_all(env, self.agents, each, what)
+                    _of_all(self.agents, each, what)
                     for what, each in zip(_ANSWERS, taken, strict=False)
                 ]
                 _require_common_end(env, self.agents, taken[2], taken[3])
@@ -209,10 +210,9 @@ class ParallelRows(WithoutSnapshots):
                 seen, _ = env.reset(seed=by_row[first], options=self._asked.options())
                 if set(env.agents) != set(self.agents):
                     raise UserError(
-                        f"{_name(env)}: an episode began with the agents {env.agents}, not all of "
-                        f"{self.agents}."
+                        f"an episode began with the agents {env.agents}, not all of {self.agents}."
                     )
-                observations += _of_all(env, self.agents, seen, _ANSWERS[0])
+                observations += _of_all(self.agents, seen, _ANSWERS[0])
             except Exception as error:
                 raise RowError(first) from error
         if self._unchecked:
@@ -241,7 +241,7 @@ class ParallelRows(WithoutSnapshots):
 _ANSWERS = ("observations", "rewards", "terminations", "truncations")
 
 
-def _of_all(env: Any, agents: Sequence[str], answer: Any, what: str) -> list[Any]:
+def _of_all(agents: Sequence[str], answer: Any, what: str) -> list[Any]:
     """Return what an environment answered for each agent, in their order.
 
     Raises:
@@ -249,9 +249,7 @@ def _of_all(env: Any, agents: Sequence[str], answer: Any, what: str) -> list[Any
     """
     missing = [agent for agent in agents if agent not in answer]
     if missing:
-        raise UserError(
-            f"{_name(env)}: its {what} leave out the agent {missing[0]!r}, whose episode goes on."
-        )
+        raise UserError(f"its {what} leave out the agent {missing[0]!r}, whose episode goes on.")
     return [answer[agent] for agent in agents]
 
 
@@ -266,17 +264,12 @@ def _require_common_end(
     over = [agent for agent in agents if terminated[agent] or truncated[agent]]
     if over and len(over) < len(agents):
         raise UserError(
-            f"{_name(env)}: agent {over[0]!r} ended its episode before the others. Rows of agents "
+            f"agent {over[0]!r} ended its episode before the others. Rows of agents "
             "that are gone would be no data of the task, so this is not trained on: let all end "
             "together, as supersuit's black_death does."
         )
     if not over and set(env.agents) != set(agents):
         raise UserError(
-            f"{_name(env)}: its agents became {env.agents} in the middle of an episode, and "
+            f"its agents became {env.agents} in the middle of an episode, and "
             f"{list(agents)} began it."
         )
-
-
-def _name(env: Any) -> str:
-    metadata = getattr(env, "metadata", None) or {}
-    return str(metadata.get("name", type(env).__name__))

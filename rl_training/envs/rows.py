@@ -207,8 +207,9 @@ class LoopedRows:
                 truncated.append(limit)
         except (Exception, SystemExit) as error:  # an exit would end the run as if it were done
             raise RowError(len(observations)) from error
-        if self._unchecked:
-            self._check(observations, "step")
+        if "step" in self._unchecked:
+            _name_the_row(observations, self._require_integers)
+            self._unchecked.discard("step")
         if not _DICTS.issuperset(map(type, information)):
             _name_the_row(information, lambda each: require_info(each, "step"))
         terminated = _plain_flags(terminated, "terminated")
@@ -226,7 +227,7 @@ class LoopedRows:
     def _stacked(self, observations: list[Any]) -> Array:
         try:
             return self._stack(observations)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, KeyError, IndexError):
             _name_the_row(observations, lambda each: require_shapes(each, self._space))
             raise
 
@@ -251,12 +252,13 @@ class LoopedRows:
                     seed=seed, options=self._asked.options()
                 )
                 require_info(beside, "reset")
-            except (Exception, SystemExit) as error:
+                if "reset" in self._unchecked:
+                    self._require_integers(observation)
+                    self._unchecked.discard("reset")
+                # A copy: an environment may hand out the array that its next reset overwrites.
+                observations.append(self._stack([observation])[0])
+            except (Exception, SystemExit) as error:  # noqa: PERF203  it names the row
                 raise RowError(row) from error
-            if self._unchecked:
-                self._check([observation], "reset")
-            # A copy: an environment may hand out the array that its next reset overwrites.
-            observations.append(self._stack([observation])[0])
         return np.array(observations)
 
     @property
@@ -273,11 +275,8 @@ class LoopedRows:
         for env in self._envs:
             cast("SeededEpisodes", env).restore(states)
 
-    def _check(self, observations: list[Any], after: str) -> None:
-        if after in self._unchecked:
-            for observation in observations:
-                require_integers(observation, self._space)
-            self._unchecked.discard(after)
+    def _require_integers(self, observation: Any) -> None:
+        require_integers(observation, self._space)
 
     def _stack_arrays(self, observations: list[Any]) -> Array:
         # Copies, so that an environment may go on writing into the array it returned.

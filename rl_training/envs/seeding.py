@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rl_training.arguments import environment_name
 from rl_training.envs.answers import require_info
 from rl_training.envs.flatten import require_integers
 from rl_training.envs.infos import GAME_KEYS, PlainStep
@@ -73,6 +74,11 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             require_integers(observation, self.env.observation_space)
             self._unchecked = False
         return observation, information if self._tells else {}
+
+    @property
+    def shown_name(self) -> str:
+        """What messages call the environment."""
+        return environment_name(self.env)
 
     @property
     def can_snapshot(self) -> bool:

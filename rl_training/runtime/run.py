@@ -90,6 +90,8 @@ class Run:
         self._lock = RunLock(directory) if lock is None else lock
         self._started = False
         self._first_step = 0
+        self._unused = False
+        """Whether this object made the directory and has written nothing that was learnt."""
         self._clock_start = time.monotonic()
         self._earlier_seconds = 0.0
 
@@ -116,6 +118,7 @@ class Run:
         except BaseException:
             run._undo_create()
             raise
+        run._unused = True
         return run
 
     @classmethod
@@ -201,6 +204,7 @@ class Run:
 
         Values are numbers or 0-dimensional tensors.
         """
+        self._unused = False
         self._opened_logs().log(step, metrics, wall_time_s=self.wall_time_s)
 
     def log_evaluation(self, step: int, record: Mapping[str, Any]) -> None:
@@ -208,6 +212,7 @@ class Run:
 
         Its numbers go to the other loggers as ``eval/<name>``.
         """
+        self._unused = False
         self._opened_logs().log_evaluation(step, record)
 
     def log_video(self, step: int, path: Path) -> None:
@@ -227,6 +232,7 @@ class Run:
             best: Whether it is the best one so far.
             draft: Whether another one of the same step will follow at once.
         """
+        self._unused = False
         self.start()
         return save_training_checkpoint(
             self, step=step, state=state, policy=policy, best=best, draft=draft
@@ -288,6 +294,22 @@ class Run:
         self._lock.release()
         self._started = False
 
+    def discard_unused(self) -> None:
+        """Remove the directory of a run that came to nothing: one that this object made, is closed,
+        and has logged and saved nothing. One with any file that is not the library's own stays.
+        """
+        if not self._unused or self._started:
+            return
+        logs = self.directory / "tensorboard"
+        own = {"config.yaml", "metadata.json", "metrics.jsonl", "evaluations.jsonl", ".lock"}
+        with contextlib.suppress(OSError):
+            if {path.name for path in self.directory.iterdir()} <= {*own, logs.name}:
+                for path in logs.iterdir() if logs.is_dir() else ():
+                    path.unlink()
+                if logs.is_dir():
+                    logs.rmdir()
+                self._remove_files()
+
     def _opened_logs(self) -> RunLogs:
         self.start()
         assert self._logs is not None
@@ -310,9 +332,12 @@ class Run:
         """A run that could not start leaves nothing half-written."""
         self._lock.release()
         with contextlib.suppress(OSError):
-            for path in self.directory.iterdir():
-                path.unlink()
-            self.directory.rmdir()
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        for path in self.directory.iterdir():
+            path.unlink()
+        self.directory.rmdir()
 
 
 def save_training_checkpoint(

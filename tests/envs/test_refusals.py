@@ -15,7 +15,9 @@ from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import make_env
 from rl_training.envs.gymnasium_ids import make_by_id
 from rl_training.errors import EnvironmentFailedError, UserError
-from rl_training.workflows import train
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+from rl_training.workflows import resume_checkpoint, train
 from tests.envs.scripted import Counter, collect, generator, make_vector
 
 
@@ -181,8 +183,7 @@ def test_an_info_or_a_reward_of_another_kind(
     def answering() -> Answers:
         return Answers(**answers)
 
-    name = "Answers" if vectorization == "sync" else "answering"
-    with pytest.raises(EnvironmentFailedError, match=f"{name} failed.*{complaint}"):
+    with pytest.raises(EnvironmentFailedError, match=f"Answers failed.*{complaint}"):
         PPO(answering, num_envs=2, num_steps=32, vectorization=vectorization).learn(64)
 
 
@@ -207,3 +208,59 @@ def test_an_unknown_id_of_a_module_gets_the_module_s_own_ids() -> None:
         make_by_id("json:CartPoole-v1", {})
     with pytest.raises(UserError, match=r"Did you mean 'CartPole-v1'\?"):
         make_by_id("CartPoole-v1", {})
+
+
+def masks_missing(tmp_path: Path, **changes: Any) -> TrainConfig:
+    return replace_config(
+        TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=str(tmp_path), num_envs=2),
+        **{"env.action_masks": "info", "total_timesteps": 128, "num_steps": 64, **changes},
+    )
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_a_mistake_that_only_playing_shows_leaves_no_run(tmp_path: Path, tensorboard: bool) -> None:
+    (tmp_path / "older").mkdir()
+    changes: dict[str, Any] = {"tracking.tensorboard": tensorboard}
+    with pytest.raises(UserError, match="info has no 'action_mask'"):
+        train(masks_missing(tmp_path, **changes))
+    assert [each.name for each in tmp_path.iterdir()] == ["older"]
+    algorithm = PPO("CartPole-v1", action_masks="info", num_steps=64, output_dir=str(tmp_path))
+    with pytest.raises(UserError, match="info has no 'action_mask'"):
+        algorithm.learn(128)
+    assert [each.name for each in tmp_path.iterdir()] == ["older"]
+
+
+class Leaves(Callback):
+    """Fails like a mistake of the user's, after what it was told to do first."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+
+    def on_train_start(self, context: Any) -> None:
+        if self.first == "file":
+            (context.run.directory / "mine.txt").write_text("kept")
+        if self.first != "iteration":
+            raise UserError("a mistake")
+
+    def on_iteration(self, context: Any, metrics: Any) -> None:
+        raise UserError("a mistake")
+
+
+@pytest.mark.parametrize("first", ["file", "iteration"])
+def test_what_was_written_by_others_or_learnt_is_never_removed(tmp_path: Path, first: str) -> None:
+    config = masks_missing(tmp_path, **{"env.action_masks": "off"})
+    with pytest.raises(UserError, match="a mistake"):
+        train(config, callbacks=[Leaves(first)])
+    (run,) = tmp_path.iterdir()
+    assert (run / "config.yaml").is_file() and (run / "metadata.json").is_file()
+    assert (run / "metrics.jsonl").is_file() and (first != "file" or (run / "mine.txt").is_file())
+
+
+def test_a_run_that_stood_there_before_is_never_removed(tmp_path: Path) -> None:
+    config = masks_missing(tmp_path, **{"env.action_masks": "off"})
+    run = Run.create(config, [])  # as of a training that was killed before its first checkpoint
+    run.close("failed")
+    with pytest.raises(UserError, match="a mistake"):
+        resume_checkpoint(run.directory, callbacks=[Leaves("nothing")])
+    assert (run.directory / "config.yaml").is_file()
+    assert resume_checkpoint(run.directory).status == "finished"

@@ -246,6 +246,52 @@ def test_masks_that_are_no_numbers_are_refused(mask: Any) -> None:
         algorithm.learn(128)
 
 
+class Slips(Masked):
+    """Gives another mask, or none, at step 2 of the episode of seed ``only``."""
+
+    def __init__(self, source: str, mask: Any, only: int) -> None:
+        super().__init__(source, only=only)
+        self.slip = mask
+
+    def _observe(self) -> tuple[Any, dict[str, Any]]:
+        observation, information = super()._observe()
+        if self.is_dead_end and self.steps == 2:
+            if self.source == "observation":
+                del observation["action_mask"]
+            self.mask = self.slip
+            information = {} if self.slip is None else {"action_mask": self.slip}
+        return observation, information
+
+    def action_masks(self) -> Any:
+        return self.mask
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("source", "mask", "message"),
+    [
+        ("info", None, "env.action_masks is 'info', and the info has no 'action_mask'"),
+        ("info", np.ones(3), r"an action mask of shape \(3,\), where 5 numbers belong"),
+        ("method", np.ones(3), r"an action mask of shape \(3,\), where 5 numbers belong"),
+        ("observation", None, r"an observation without its part \['action_mask'\]"),
+    ],
+)
+def test_a_mask_that_slips_later_names_environment_step_and_seed(
+    source: str, mask: Any, message: str, vectorization: str
+) -> None:
+    seed = episode_seed(1, 1, 0)
+    algorithm = PPO(
+        lambda: Slips(source, mask, seed),
+        action_masks=source,
+        vectorization=vectorization,
+        num_envs=2,
+        num_steps=64,
+    )
+    where = rf"^Slips (failed )?in environment 1, step 2 of episode 0 \(reset seed {seed}\): "
+    with pytest.raises((UserError, RuntimeError), match=f"{where}.*{message}"):
+        next(iter(algorithm.collector()))
+
+
 def test_predict_needs_masks_that_fit() -> None:
     algorithm = build()
     place = np.zeros((2, 2))
@@ -263,6 +309,52 @@ def test_predict_needs_masks_that_fit() -> None:
     inside = build(source="observation")
     with pytest.raises(UserError, match="of observation 0 no action is legal"):
         inside.predict({"place": np.zeros(2), "action_mask": np.zeros(COUNT)})
+
+
+@pytest.mark.parametrize(
+    ("count", "mask", "message"),
+    [
+        (3, None, r"needs action_masks, .*: 3 observations were given, so it is \[3, 5\]"),
+        (0, None, r"needs action_masks, .*: one observation was given, so it is \[5\]"),
+        (3, np.ones(5), r"the shape is \[5\], and 3 observations were given, so it is \[3, 5\]"),
+        (3, np.ones((2, 5)), r"the shape is \[2, 5\], and 3 observations .* it is \[3, 5\]"),
+        (3, np.ones((3, 4)), r"the shape is \[3, 4\], and 3 observations .* it is \[3, 5\]"),
+        (0, np.ones((1, 5)), r"the shape is \[1, 5\], and one observation .* it is \[5\]"),
+        (0, 1, r"the shape is \[\], and one observation was given, so it is \[5\]"),
+        (2, [[1] * 5, [1]], r"the masks have different lengths; 2 observations .* it is \[2, 5\]"),
+        (2, np.full((2, 5), np.nan), "a mask is of numbers"),
+    ],
+)
+@pytest.mark.parametrize("source", ["info", "observation"])
+def test_predict_says_which_shape_masks_have(
+    source: str, count: int, mask: Any, message: str
+) -> None:
+    algorithm = build(source=source)
+    place: Any = np.zeros((count, 2) if count else 2)
+    beside = mask
+    if source == "observation":
+        place = {"place": place} if mask is None else {"place": place, "action_mask": mask}
+        message = message.replace("action_masks", r"the observation's part \['action_mask'\]")
+        beside = None
+    with pytest.raises(UserError, match=message):
+        algorithm.predict(place, action_masks=beside)
+    algorithm.close()
+
+
+def test_another_environment_is_refused_by_its_own_spaces(tmp_path: Path) -> None:
+    build().save(tmp_path / "saved")
+    message = r"Taxi-v4: its observation space is Discrete\(500\), and .* made for Box\(-1.0, 1.0"
+    with pytest.raises(UserError, match=message):
+        PPO.load(tmp_path / "saved", "Taxi-v4")
+    with pytest.raises(UserError, match=r"is Discrete.* for Box") as refused:
+        PPO.load(tmp_path / "saved", lambda: gymnasium.make("Taxi-v4"))
+    assert "env.wrappers" not in str(refused.value)
+    options: dict[str, Any] = {"wrappers": ["gymnasium.wrappers:FlattenObservation"]}
+    make("ppo", "Taxi-v4", **options).save(tmp_path / "flat")
+    with pytest.raises(
+        UserError, match=r"is Discrete\(500\).*saw what env\.wrappers made; it goes"
+    ):
+        PPO.load(tmp_path / "flat", lambda: gymnasium.make("Taxi-v4"))
 
 
 def test_a_memory_keeps_to_the_masks_of_every_step() -> None:

@@ -124,8 +124,16 @@ def test_an_environment_given_as_it_is_has_a_row_per_agent() -> None:
         (Crowd, {"num_envs": 4}, "multiple of the 3 agents of this environment, not 4"),
         (Crowd, {"vectorization": "async"}, r"env\.vectorization: with PettingZoo's"),
         (lambda: Crowd(odd="blue"), {}, "crowd_v0: agents share one policy.*'blue'"),
-        (lambda: Crowd(dies="green"), {}, "crowd_v0: agent 'green' ended its episode before"),
-        (lambda: Crowd(absent="red"), {}, r"crowd_v0: .* began with .* not all of"),
+        (
+            lambda: Crowd(dies="green"),
+            {},
+            r"crowd_v0 in environment 0, step \d+ of .*: agent 'green' ended its episode before",
+        ),
+        (
+            lambda: Crowd(absent="red"),
+            {},
+            r"crowd_v0 in environment 0, step 0 of .* began with .* not all of",
+        ),
         ("tests.nowhere:parallel_env", {}, "no module 'tests.nowhere'"),
         ("tests.recipes.runs:parallel_env", {}, "has no parallel_env"),
         (ID, {"env_kwargs": {"agents": 3}}, "does not take one of the env_kwargs"),
@@ -154,7 +162,10 @@ class Forgets(Crowd):
     list(enumerate(["observations", "rewards", "terminations", "truncations"])),
 )
 def test_an_agent_that_is_left_out_is_named(answer: int, what: str) -> None:
-    with pytest.raises(UserError, match=f"crowd_v0: its {what} leave out the agent 'green'"):
+    with pytest.raises(
+        UserError,
+        match=f"crowd_v0 in environment 0, step .*: its {what} leave out the agent 'green'",
+    ):
         build(env=lambda: Forgets(answer)).learn(STEPS)
 
 
