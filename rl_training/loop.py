@@ -201,7 +201,8 @@ class TrainingLoop:
             NonFiniteError: training met a NaN or an infinity; the message names the checkpoint that
                 is left.
             EnvironmentFailedError: an environment raised; the message names it and the checkpoint.
-        UserError: a mistake that only playing shows; a run that has learnt nothing yet is removed.
+            UserError: a mistake that only playing shows; a run that has learned nothing yet is
+                removed.
         """
         result: LoopResult | None = None
         try:

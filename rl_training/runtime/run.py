@@ -91,7 +91,7 @@ class Run:
         self._started = False
         self._first_step = 0
         self._unused = False
-        """Whether this object made the directory and has written nothing that was learnt."""
+        """Whether this object made the directory and has written nothing that was learned."""
         self._clock_start = time.monotonic()
         self._earlier_seconds = 0.0
 
