@@ -332,6 +332,11 @@ class TrainConfig:
         between("torch_threads", self.torch_threads, 1, _MOST_THREADS)
         kind, atari = self.env.vectorization, self.env.atari.enabled
         require(
+            atari or self.env.atari == AtariConfig(),
+            "env.atari.enabled",
+            "must be true: other settings of env.atari do nothing without it",
+        )
+        require(
             kind != "native" or atari or self.env_id.startswith("procgen/"),
             "env.vectorization",
             "native is for Atari, where it needs env.atari.enabled, and for Procgen",

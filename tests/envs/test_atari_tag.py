@@ -42,6 +42,12 @@ def test_no_other_tag_does_and_no_other_config_is_touched() -> None:
     assert PPO(PONG, tags=["atari"], num_envs=1).observation_space.shape == (4, 84, 84)
 
 
+def test_settings_of_a_pipeline_that_is_off_are_refused() -> None:
+    with pytest.raises(UserError, match=r"env\.atari\.enabled must be true: other settings"):
+        config_of(env={"atari": {"noop_max": 10}})
+    assert config_of(env={"atari": {"noop_max": 10, "enabled": True}}).env.atari.noop_max == 10
+
+
 def test_a_game_that_is_none_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"CartPole-v1 is none: .* the tag 'atari'"):
         make_env(config_of("CartPole-v1", tags=["atari"]), 0)
