@@ -5,9 +5,9 @@ The public names are imported on first use, so that ``import rl_training`` costs
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from rl_training.garbage import import_module
 from rl_training.version import __version__
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its module (PEP 562)."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PLACES[name]), name)
+    value = getattr(import_module(_PLACES[name]), name)
     globals()[name] = value  # found at once from now on
     return value
 

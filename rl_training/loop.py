@@ -22,6 +22,7 @@ from rl_training.data.episode_statistics import EpisodeStatistics
 from rl_training.data.lean_collector import LeanCollector
 from rl_training.errors import EnvironmentFailedError, NonFiniteError, UserError
 from rl_training.finite import UpdateCheck, check_batch
+from rl_training.garbage import frozen_garbage
 from rl_training.runtime.callback_states import (
     end_all,
     require_callbacks,
@@ -32,7 +33,6 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import digest
 from rl_training.runtime.checks import fitting
 from rl_training.runtime.devices import set_torch_threads
-from rl_training.runtime.garbage import frozen_garbage
 from rl_training.runtime.loop_record import LoopRecord
 from rl_training.runtime.progress import ProgressCallback, announce
 from rl_training.runtime.run import Run

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, cast
 
 from rl_training.errors import UserError, nearest
+from rl_training.garbage import import_module
 
 if TYPE_CHECKING:
     from rl_training.algorithm import Algorithm
@@ -148,7 +148,7 @@ def import_object(path: str) -> Any:
     if not separator or not module_name or not attribute:
         raise UserError(f"{path!r} does not have the form 'package.module:Name'.")
     try:
-        module = importlib.import_module(module_name)
+        module = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
             raise UserError(

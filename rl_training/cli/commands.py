@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rl_training.cli.paths import require_run_or_checkpoint
 from rl_training.errors import NonFiniteError, UserError, nearest
+from rl_training.garbage import freeze_imports
 from rl_training.version import __version__
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the words after the program's name; by default those of this process.
     """
+    if argv is None:
+        freeze_imports()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(arguments)
@@ -83,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def recipe_main(algo: str) -> NoReturn:
     """Train ``algo`` with the words of this process, and exit: the ``__main__`` of a recipe."""
+    freeze_imports()
     raise SystemExit(main(["train", "--algo", algo, *sys.argv[1:]]))
 
 

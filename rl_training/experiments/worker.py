@@ -11,14 +11,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+# First: so the package imports what is large, without garbage collection.
+from rl_training import TrainResult, evaluate_checkpoint, resume_checkpoint, train
 from rl_training.arguments import named_modules
 from rl_training.config import TrainConfig, load_config
 from rl_training.errors import UserError, one_line
 from rl_training.experiments.jobs import Job
+from rl_training.garbage import freeze_imports
 from rl_training.runtime.checkpoint_directory import CHECKPOINTS, read_link
 from rl_training.runtime.files import read_json, write_json
 from rl_training.runtime.run_lock import RunLock
-from rl_training.workflows import TrainResult, evaluate_checkpoint, resume_checkpoint, train
 
 TAKEN = 75
 """Exit status when another process has the job, or has had it (EX_TEMPFAIL)."""
@@ -130,4 +132,5 @@ def _relative(record: dict[str, Any], run: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    freeze_imports()
     raise SystemExit(main(sys.argv[1:]))

@@ -88,7 +88,7 @@ def require_complete(batch: Any) -> None:
 
 def collect(algorithm: Any, workload: Workload, steps: int) -> tuple[int, float, float]:
     """Collect only, as the training loop does; return steps, wall and CPU seconds."""
-    from rl_training.runtime.garbage import frozen_garbage
+    from rl_training.garbage import frozen_garbage
 
     batches = iter(algorithm.collector())
     require_complete(next(batches))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from rl_training.garbage import frozen_garbage, import_module
+
+COUNTED = """
+import gc
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(info["generation"]))
+{imports}
+assert gc.isenabled() and not gc.get_freeze_count()
+# What the interpreter starts with is small; going through torch would be a collection of all.
+print(collections.count(2))
+"""
+PROGRAM = """
+import gc, sys
+from rl_training import registry
+from rl_training.garbage import freeze_imports, frozen_garbage
+freeze_imports()
+registry.algorithm_class("ppo")
+imported = gc.get_freeze_count()
+class Resource:
+    def __del__(self, write=sys.stdout.write):
+        write("finalised")
+resource = Resource()
+resource.itself = resource
+with frozen_garbage():
+    assert gc.get_freeze_count() == imported > 500_000
+assert gc.get_freeze_count() == imported
+"""
+
+
+def answer(code: str) -> str:
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from rl_training import PPO",
+        "import rl_training.recipes.dqn",
+        "import rl_training.contrib.recurrent_ppo",
+        "import rl_training.experiments.worker",
+        "from rl_training.registry import algorithm_class; algorithm_class('sac')",
+    ],
+)
+def test_no_collection_goes_through_what_is_imported(imports: str) -> None:
+    assert int(answer(COUNTED.format(imports=imports))) == 0
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_an_import_leaves_collection_as_it_was(enabled: bool) -> None:
+    try:
+        if not enabled:
+            gc.disable()
+        with pytest.raises(ModuleNotFoundError):
+            import_module("no_such_module_anywhere")
+        assert import_module("json").__name__ == "json"
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+
+
+def test_a_program_freezes_its_imports_for_good_and_finalises_what_it_makes_later() -> None:
+    assert answer(PROGRAM) == "finalised"
+
+
+def test_elsewhere_what_exists_is_frozen_for_the_block_alone() -> None:
+    assert not gc.get_freeze_count()
+    with frozen_garbage():
+        assert gc.get_freeze_count() > 0
+        with frozen_garbage():
+            pass
+        assert gc.get_freeze_count() > 0
+    assert not gc.get_freeze_count()
