@@ -44,10 +44,8 @@ def answer(code: str) -> str:
     "imports",
     [
         "from rl_training import PPO",
-        "import rl_training.recipes.dqn",
         "import rl_training.contrib.recurrent_ppo",
         "import rl_training.experiments.worker",
-        "from rl_training.registry import algorithm_class; algorithm_class('sac')",
     ],
 )
 def test_no_collection_goes_through_what_is_imported(imports: str) -> None:

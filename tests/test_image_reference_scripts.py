@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import math
 import re
-import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,7 @@ from rl_training.config.groups import AtariConfig
 from rl_training.envs.atari import make_atari
 from rl_training.recipes.dqn import DQN
 from rl_training.recipes.ppo import PPO
+from tests.processes import Process, run_script
 from tests.test_reference_scripts import SCRIPTS, load_script
 
 NAMES = ("ppo_breakout", "dqn_breakout")
@@ -51,15 +51,14 @@ def test_script_imports_nothing_of_the_library(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_script_trains_and_prints_a_finite_evaluation(name: str) -> None:
-    command = [sys.executable, f"{name}.py", "--total-timesteps", "1024", "--seed", "2"]
-    result = subprocess.run(
-        command, cwd=SCRIPTS, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert "Warning" not in result.stderr
+    words = ["--total-timesteps", "1024", "--seed", "2"]
+    with Process(run_script, SCRIPTS / f"{name}.py", *words, cwd=SCRIPTS) as process:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    assert "Warning" not in err
     pattern = r"^evaluation: mean return (\S+), std (\S+), 5 episodes$"
-    match = re.search(pattern, result.stdout, re.MULTILINE)
-    assert match is not None, result.stdout
+    match = re.search(pattern, out, re.MULTILINE)
+    assert match is not None, out
     assert all(math.isfinite(float(value)) for value in match.groups())
 
 

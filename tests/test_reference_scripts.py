@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import math
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +17,7 @@ from torchrl.envs import ExplorationType
 from torchrl.envs.utils import set_exploration_type
 from torchrl.modules import ProbabilisticActor
 
+from tests.processes import Process, run_script
 from tests.reference_ppg import auxiliary_loss, categorical_kl
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "recipes"
@@ -88,15 +88,14 @@ def test_script_imports_nothing_of_the_library(name: str) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_script_trains_and_prints_a_finite_evaluation(name: str) -> None:
-    command = [sys.executable, f"{name}.py", "--total-timesteps", str(STEPS[name]), "--seed", "2"]
-    result = subprocess.run(
-        command, cwd=SCRIPTS, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert "Warning" not in result.stderr
+    words = ["--total-timesteps", str(STEPS[name]), "--seed", "2"]
+    with Process(run_script, SCRIPTS / f"{name}.py", *words, cwd=SCRIPTS) as process:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    assert "Warning" not in err
     pattern = r"^evaluation: mean return (\S+), std (\S+), 20 episodes$"
-    match = re.search(pattern, result.stdout, re.MULTILINE)
-    assert match is not None, result.stdout
+    match = re.search(pattern, out, re.MULTILINE)
+    assert match is not None, out
     assert all(math.isfinite(float(value)) for value in match.groups())
 
 

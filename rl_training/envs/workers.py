@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -37,7 +38,8 @@ def start_workers(makers: Sequence[Callable[[], Any]]) -> AsyncVectorEnv[Any, An
     """
     failures = multiprocessing.get_context(start_method()).SimpleQueue()
     workers = [
-        functools.partial(in_worker, row, maker, failures) for row, maker in enumerate(makers)
+        functools.partial(in_worker, row, maker, failures, os.getpid())
+        for row, maker in enumerate(makers)
     ]
     # Apart from __init__: the object is needed where that fails half-way.
     vector: Any = AsyncVectorEnv.__new__(AsyncVectorEnv)
@@ -55,15 +57,16 @@ def start_workers(makers: Sequence[Callable[[], Any]]) -> AsyncVectorEnv[Any, An
     return vector
 
 
-def in_worker(row: int, make: Callable[[], Any], failures: Any) -> Any:
-    """Build environment number ``row``; in a worker process, first leave signals to the parent.
+def in_worker(row: int, make: Callable[[], Any], failures: Any, parent: int) -> Any:
+    """Build environment number ``row``; outside the process ``parent``, which may itself be one
+    that another started, first leave signals to it.
 
     Ctrl-C reaches every process of the terminal: the parent finishes its iteration and needs its
     workers for that. And a handler inherited from the parent would keep a worker from being
     terminated. What ``make`` raises there goes into ``failures``: gymnasium's worker would take it
     to its grave.
     """
-    if multiprocessing.parent_process() is None:
+    if os.getpid() == parent:
         return make()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -5,7 +5,6 @@ difference.
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from rl_training.envs.gymnasium_ids import spec_of
 from rl_training.envs.native_atari import NativeAtari
 from rl_training.envs.replay import ResumeError
 from rl_training.errors import UserError
+from tests.processes import Process, run_source
 
 BREAKOUT, PONG = "BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"
 
@@ -238,10 +238,9 @@ def streams(seed: int) -> list[str]:
 
 def test_equal_seeds_play_equally_in_two_processes(envpool: Any) -> None:
     code = f"from {__name__} import streams; print(*streams(3))"
-    words, root = [sys.executable, "-c", code], Path(__file__).parents[2]
-    told = subprocess.run(words, capture_output=True, text=True, check=True, cwd=root)
     first = streams(3)
-    assert told.stdout.split() == first
+    with Process(run_source, code) as process:
+        assert process.communicate()[0].split() == first
     assert len({*first, *streams(4)}) == 6, "rows and seeds differ"
 
 

@@ -13,6 +13,7 @@ import pytest
 from rl_training.envs import make_batched_env
 from rl_training.errors import EnvironmentFailedError, UserError
 from tests.envs.scripted import Counter, collect, generator, make_config
+from tests.processes import Process, run_source
 
 
 class FailsInWorker(Counter):
@@ -144,3 +145,20 @@ def test_an_exit_of_an_environment_is_a_failure() -> None:
     env = make_batched_env(make_config(), Leaves, num_envs=2)
     with pytest.raises(EnvironmentFailedError, match="environment 0"):
         collect(env, 1, generator())
+
+
+IN_A_CHILD = """
+import multiprocessing, signal
+import gymnasium
+from rl_training.envs.workers import release_workers, start_workers
+assert multiprocessing.parent_process() is not None
+before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+release_workers(start_workers([lambda: gymnasium.make("CartPole-v1")] * 2))
+assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+"""
+
+
+def test_a_trainer_that_another_process_started_still_hears_signals() -> None:
+    with Process(run_source, IN_A_CHILD) as process:
+        _, error = process.communicate(timeout=100)
+        assert process.returncode == 0, error

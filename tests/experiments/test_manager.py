@@ -24,6 +24,7 @@ from rl_training.experiments.manager import ExperimentManager
 from rl_training.experiments.manifest import load_manifest
 from rl_training.runtime.files import json_bytes
 from rl_training.runtime.run_lock import RunLock
+from tests.processes import Process, run_job
 
 MANIFEST = """
 title: Tiny
@@ -92,23 +93,28 @@ def test_a_killed_run_goes_on_and_ends_as_one_that_was_left_alone(tmp_path: Path
     assert work(alone) == 0
     (tmp_path / "other").mkdir()
     killed = ready(tmp_path / "other", text)[0]
-    process = subprocess.Popen(
-        [sys.executable, "-m", worker.__name__, str(killed.directory), "0", "1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 60
-    while not any(killed.directory.glob("*/checkpoints/latest")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.01)
-    assert killed.state().status == "running"
-    process.kill()
-    process.wait()
+    with Process(run_job, str(killed.directory), "0", "1") as process:
+        deadline = time.monotonic() + 60
+        while not any(killed.directory.glob("*/checkpoints/latest")):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        assert killed.state().status == "running"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
     assert killed.state().status == "stopped"
     assert work(killed, attempts=1) == 0
     assert killed.state().status == "done"
     assert digest(killed) == digest(alone)
     assert len(list(killed.directory.glob("*/config.yaml"))) == 1
+
+
+class Forks:
+    """A backend whose workers start quickly; its handles stop nothing."""
+
+    def start(self, job: Job, attempts: int, side_by_side: int) -> Any:
+        return Process(run_job, str(job.directory), str(attempts), str(side_by_side))
+
+    def close(self) -> None: ...
 
 
 MODULE = """
@@ -145,13 +151,13 @@ def test_a_folder_that_is_deleted_meanwhile_fails_alone(tmp_path: Path) -> None:
         if line.startswith("begin") and line.endswith("seed 1"):
             shutil.rmtree(made.jobs[1].directory)
 
-    outcome = made.run(say=say)
+    outcome = made.run(say=say, backend=Forks())
     assert outcome.failed == {
         made.jobs[1]: "its folder was deleted while the benchmark ran; run it again"
     }
     assert outcome.done == [made.jobs[0], made.jobs[2]]
     assert outcome.exit_code == 1
-    assert made.run(say=say).exit_code == 0
+    assert made.run(say=say, backend=Forks()).exit_code == 0
 
 
 class Deletes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -10,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.processes import Process, command_line
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
@@ -27,34 +27,24 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "rl_training", *map(str, words)]
+def execute_anew(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end in a fresh interpreter."""
+    command = [sys.executable, "-m", "rl_training", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=3 * PATIENCE
+    )
 
 
 def execute(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end in a process of its own."""
-    return subprocess.run(
-        command(*words), capture_output=True, text=True, env=environment(), timeout=3 * PATIENCE
-    )
+    with started(*words) as process:
+        out, err = process.communicate(timeout=3 * PATIENCE)
+        return subprocess.CompletedProcess(words, process.wait(), out, err)
 
 
-@contextlib.contextmanager
-def started(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the command line in a process group of its own, and leave nothing of it behind."""
-    process = subprocess.Popen(
-        command(*words),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+def started(*words: str | Path) -> Process:
+    """Start the command line in a process group of its own; the block leaves nothing of it."""
+    return Process(command_line, *map(str, words), environment=environment())
 
 
 def kill(output: Path, *words: str | Path, lines: int) -> None:
@@ -64,11 +54,11 @@ def kill(output: Path, *words: str | Path, lines: int) -> None:
         wait_for_lines(process, output, goal)
         # Anywhere in the iteration: collecting, updating, evaluating, writing a checkpoint.
         time.sleep(_moments.uniform(0.0, 0.03))
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         assert process.wait() == -signal.SIGKILL, "it finished before it could be killed"
 
 
-def wait_for_lines(process: subprocess.Popen[str], output: Path, lines: int) -> None:
+def wait_for_lines(process: Process, output: Path, lines: int) -> None:
     """Return as soon as the one run below ``output`` has logged ``lines`` lines."""
     deadline = time.monotonic() + PATIENCE
     while count_lines(output) < lines:

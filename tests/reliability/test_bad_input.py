@@ -13,7 +13,7 @@ from rl_training import PPG, PPO, cli
 from rl_training.errors import UserError
 from tests.reliability import environments
 from tests.reliability.conftest import Reference
-from tests.reliability.runs import checkpoints, content, execute, started, wait_for_lines
+from tests.reliability.runs import checkpoints, content, execute_anew, started, wait_for_lines
 from tests.reliability.settings import FRAMES, setting, write_setting
 
 ID = environments.environment_id
@@ -116,7 +116,7 @@ def test_an_output_directory_that_cannot_be_written(
 def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     output = tmp_path / "runs"
     given = setting("ppo_cartpole", env_id="CartPol-v1", output_dir=str(output))
-    done = execute("train", "--config", write_setting(tmp_path / "config.yaml", given))
+    done = execute_anew("train", "--config", write_setting(tmp_path / "config.yaml", given))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "Did you mean 'CartPole-v1'" in done.stderr

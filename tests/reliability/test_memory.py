@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.reliability.runs import environment
+from tests.processes import Process, run_source
+from tests.reliability.runs import PATIENCE, environment
 
 pytest.importorskip("psutil")
 
@@ -35,8 +33,7 @@ NEW_OBJECTS = REPEATED.replace(
 
 @pytest.mark.parametrize("program", [REPEATED, NEW_OBJECTS], ids=["same object", "new objects"])
 def test_five_more_trainings_take_no_more_memory(program: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment()
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 8.0
+    with Process(run_source, program, environment=environment()) as process:
+        out, err = process.communicate(timeout=3 * PATIENCE)
+        assert process.returncode == 0, err
+    assert float(out) < 8.0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import Process, run_source
 from tests.reliability.conftest import Reference
-from tests.reliability.runs import assert_same_training, checkpoints, environment
+from tests.reliability.runs import PATIENCE, assert_same_training, checkpoints, environment
 
 NAME = "ppg_cartpole_normalized"
 
@@ -51,13 +50,9 @@ def guarded(tmp_path: Path, reference: Path, test: str) -> tuple[Path, str]:
     copies = [shutil.copytree(reference, tmp_path / name) for name in ("warm", "run")]
     for run in copies:
         shutil.rmtree(checkpoints(run)[-1])
-    done = subprocess.run(
-        [sys.executable, "-c", GUARDED, *map(str, copies), test],
-        capture_output=True,
-        text=True,
-        env=environment(),
-    )
-    return copies[1], done.stdout + done.stderr
+    words = [GUARDED, *map(str, copies), test]
+    with Process(run_source, *words, environment=environment()) as process:
+        return copies[1], "".join(process.communicate(timeout=3 * PATIENCE))
 
 
 def test_eval_and_resume_execute_nothing_they_read(tmp_path: Path, reference: Reference) -> None:

@@ -29,6 +29,7 @@ from rl_training.runtime.checkpoint import (
     read_link,
     save_checkpoint,
 )
+from tests.processes import Process, run_source
 
 WRITER = """
 import sys, torch
@@ -51,16 +52,12 @@ def test_a_writer_killed_at_any_moment_leaves_an_intact_newest_checkpoint(tmp_pa
     moments = random.Random(7)
     step = 1
     for _ in range(6):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(checkpoints), str(step)],
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
+        with Process(run_source, WRITER, str(checkpoints), str(step)) as writer:
+            assert writer.wait_for_output().startswith("ready\n")
             time.sleep(moments.uniform(0.01, 0.25))
-            writer.send_signal(signal.SIGKILL)
-            done = [int(line) for line in writer.stdout.read().splitlines()]
+            writer.kill()
+            assert writer.wait() == -signal.SIGKILL
+            done = [int(line) for line in writer.output.splitlines()[1:]]
         if not done and not list_checkpoints(checkpoints):
             continue
         loaded = load_checkpoint(latest_intact(tmp_path))

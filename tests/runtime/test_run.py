@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from rl_training.runtime.run import (
     serialize_train_config,
 )
 from rl_training.runtime.versions import git_commit
+from tests.processes import Process, run_source
 
 
 def make_config(output_dir: Path, **changes: Any) -> TrainConfig:
@@ -296,22 +298,16 @@ def test_a_run_that_another_process_trains_is_refused_until_that_process_is_dead
 ) -> None:
     run = Run.create(make_config(tmp_path))
     run.close("interrupted")
-    command = [sys.executable, "-c", HOLDER, str(run.directory)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as holder:
-        assert holder.stdout is not None
-        try:
-            assert holder.stdout.readline().startswith("holding")
-            with pytest.raises(UserError, match="another process is training"):
-                Run.open(run.directory).start()
-            holder.kill()
-            holder.wait()
-            # Its orphaned child is still there, and does not matter.
-            time.sleep(0.05)
+    with Process(run_source, HOLDER, str(run.directory)) as holder:
+        assert holder.wait_for_output().startswith("holding")
+        with pytest.raises(UserError, match="another process is training"):
             Run.open(run.directory).start()
-        finally:
-            os.killpg(holder.pid, 9)
+        holder.send_signal(signal.SIGKILL)  # not to its group
+        holder.wait()
+        # Its orphaned child is still there, and does not matter.
+        time.sleep(0.05)
+        os.killpg(holder.pid, 0)
+        Run.open(run.directory).start()
 
 
 def test_a_run_that_has_saved_nothing_yet_is_named(tmp_path: Path) -> None:

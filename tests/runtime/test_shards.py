@@ -7,8 +7,7 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.runtime.sharded import Sharded, rows_per_shard
 from rl_training.runtime.state import StateError, decode_state, encode_state
+from tests.processes import Process, run_source
 
 
 class Ring:
@@ -311,18 +311,12 @@ def resume(run: Path) -> Ring:
 def test_a_writer_killed_at_any_moment_leaves_all_rows_and_goes_on(tmp_path: Path) -> None:
     moments, reached = random.Random(3), 0
     for _ in range(4):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        ) as writer:
-            assert writer.stdout is not None
-            done = [int(writer.stdout.readline())]
+        with Process(run_source, WRITER, str(tmp_path)) as writer:
+            writer.wait_for_output()
             time.sleep(moments.uniform(0.01, 0.2))
             writer.kill()
-            done += [int(line) for line in writer.stdout.read().splitlines()]
-        reached = max(done)
+            assert writer.wait() == -signal.SIGKILL
+            reached = max(map(int, writer.output.splitlines()))
         for path in list_checkpoints(tmp_path / "checkpoints"):
             verify(path)
         assert resume(tmp_path).written >= reached
