@@ -4,6 +4,7 @@ common.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint_directory import run_of
+from rl_training.runtime.progress import EvaluationProgress
 from rl_training.runtime.run import Run
 from rl_training.runtime.run_lock import RunLock
 
@@ -266,6 +268,7 @@ def evaluate_checkpoint(
     video: int = 0,
     env: Any = None,
     trust_modules: bool = False,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Play episodes with a saved policy; see `rl_training.evaluation.evaluate` for the keys.
 
@@ -283,22 +286,25 @@ def evaluate_checkpoint(
         env: another environment than the one trained on.
         trust_modules: import the code that its config names ("module:Class"), without its having
             been imported before.
+        progress: show how far it is.
 
     Raises:
         UserError: no policy is there, it is damaged, or the environment cannot be drawn.
     """
     algorithm, directory = load_algorithm(path, best=best, env=env, trust_modules=trust_modules)
     request = VideoRequest(_video_directory(directory), video) if video else None
-    record = evaluate(
-        algorithm,
-        episodes=max(episodes or 1, video),
-        seed=seed,
-        deterministic=deterministic,
-        max_episode_steps=max_episode_steps,
-        render=render,
-        video=request,
-        stream="evaluation of a checkpoint",
-    )
+    with EvaluationProgress() if progress else contextlib.nullcontext() as tell:
+        record = evaluate(
+            algorithm,
+            episodes=max(episodes or 1, video),
+            seed=seed,
+            deterministic=deterministic,
+            max_episode_steps=max_episode_steps,
+            render=render,
+            video=request,
+            stream="evaluation of a checkpoint",
+            tell=tell,
+        )
     videos = None if request is None else str(request.directory)
     return {**record, "checkpoint": str(directory), **({"videos": videos} if videos else {})}
 

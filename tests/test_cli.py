@@ -315,6 +315,7 @@ def test_eval_passes_its_words_on(workflows: Workflows, capsys: pytest.CaptureFi
         "trust_modules": False,
         "render": False,
         "video": 2,
+        "progress": True,
     }
     out = capsys.readouterr().out
     assert "10.0 ± 1.0 (interquartile mean 10.5, 95% interval 9.0 to 11.0)" in out

@@ -284,6 +284,7 @@ def _evaluate(arguments: list[str]) -> int:
         render=given.render,
         video=given.video,
         trust_modules=given.trust_modules,
+        progress=True,
     )
     print(json.dumps(report, default=str) if given.json else _describe(report))
     return 0

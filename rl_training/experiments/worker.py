@@ -114,6 +114,7 @@ def _scores(run: Path, episodes: int) -> dict[str, Any]:
     options: dict[str, Any] = {
         "episodes": episodes,
         "deterministic": config.evaluation.deterministic,
+        "progress": True,
     }
     _import_modules(config)
     final = _relative(evaluate_checkpoint(run, **options), run)

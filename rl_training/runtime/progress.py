@@ -1,5 +1,5 @@
-"""What is shown of training: what it begins with, and how far it is, in a live line on a terminal,
-in a plain line now and then elsewhere.
+"""What is shown of training and of evaluations: what it begins with, and how far it is, in a live
+line on a terminal, in a plain line now and then elsewhere.
 """
 
 from __future__ import annotations
@@ -25,6 +25,83 @@ _WINDOW = 60.0
 """Seconds that the speed is taken over, so that a compilation or a warm-up is soon forgotten."""
 
 
+class ProgressLine:
+    """A line that tells how far something is: rewritten on a terminal, elsewhere written anew."""
+
+    def __init__(self, stream: TextIO | None, seconds: float) -> None:
+        """Write to ``stream`` (standard error), elsewhere than on a terminal at most every
+        ``seconds``.
+        """
+        self._stream = sys.stderr if stream is None else stream
+        self._seconds = seconds
+        self._live: Any = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it is on a terminal, and started."""
+        return self._live is not None
+
+    @property
+    def pause(self) -> float:
+        """Seconds that a line should stand."""
+        return _LIVE_SECONDS if self.live else self._seconds
+
+    def start(self) -> None:
+        """Take the terminal, if it is one."""
+        if self._stream.isatty():
+            self._live = _live_display(self._stream)
+            self._live.start()
+
+    def write(self, line: str) -> None:
+        """Show a line."""
+        try:
+            if self._live is not None:
+                self._live.update(line, refresh=True)
+            else:
+                print(line, file=self._stream, flush=True)
+        except OSError:
+            # A closed pipe or a full disk behind the stream is no reason to stop.
+            self._seconds = float("inf")
+
+    def stop(self) -> None:
+        """Release the terminal."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class EvaluationProgress:
+    """Shows how far an evaluation apart from training is. A context manager; call it as
+    ``evaluate(tell=...)``.
+    """
+
+    def __init__(self, *, stream: TextIO | None = None, seconds: float = 5.0) -> None:
+        """Write to ``stream`` (standard error), plain lines at most every ``seconds``."""
+        self._line = ProgressLine(stream, seconds)
+        self._shown = 0.0
+
+    def __enter__(self) -> EvaluationProgress:
+        self._line.start()
+        self._shown = time.monotonic()
+        return self
+
+    def __call__(self, played: int, episodes: int, steps: int) -> None:
+        """Show the figures when the last ones have stood long enough.
+
+        Args:
+            played: episodes done.
+            episodes: that will be.
+            steps: of the environments so far.
+        """
+        now = time.monotonic()
+        if now - self._shown >= self._line.pause:
+            self._shown = now
+            self._line.write(_evaluating(played, episodes, steps))
+
+    def __exit__(self, *_: object) -> None:
+        self._line.stop()
+
+
 class ProgressCallback(Callback):
     """Shows steps, percent, steps per second, mean return of the last episodes and time left; and,
     of an evaluation that takes long, how far that is.
@@ -42,8 +119,7 @@ class ProgressCallback(Callback):
         """Write to ``stream`` (standard error); plain lines at most every ``seconds``, and one
         of an evaluation that takes longer.
         """
-        self._stream = sys.stderr if stream is None else stream
-        self._seconds = seconds
+        self._display = ProgressLine(stream, seconds)
         self._return_metric = return_metric
         self._marks: deque[tuple[float, int]] = deque()
         self._begun = False
@@ -51,7 +127,6 @@ class ProgressCallback(Callback):
         self._reached = -1.0
         self._silent_since: float | None = None
         self._return: float | None = None
-        self._live: Any = None
 
     def on_train_start(self, context: TrainContext) -> None:
         """Start the clock and, on a terminal, the live line."""
@@ -61,9 +136,7 @@ class ProgressCallback(Callback):
         self._shown = (now, -1)
         self._reached = now
         self._silent_since = None
-        if self._stream.isatty():
-            self._live = _live_display(self._stream)
-            self._live.start()
+        self._display.start()
 
     def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
         """Show the newest figures when the last ones have stood long enough."""
@@ -74,7 +147,7 @@ class ProgressCallback(Callback):
             self._begun = True
             self._marks.clear()
             self._mark(context, now)
-        if now - self._shown[0] >= self._pause:
+        if now - self._shown[0] >= self._display.pause:
             self._show(context, now)
 
     def evaluating(self, context: TrainContext, played: int, episodes: int, steps: int) -> None:
@@ -90,14 +163,12 @@ class ProgressCallback(Callback):
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now
-        if now - self._silent_since < self._pause:
+        if now - self._silent_since < self._display.pause:
             return
         self._silent_since = math.inf
-        if self._live is not None:
+        if self._display.live:
             self._silent_since, self._shown = now, (now, -1)  # training's figures are gone
-        self._write(
-            f"{_steps_done(context)}  evaluating: {played} of {episodes} episodes, {steps:,} steps"
-        )
+        self._display.write(f"{_steps_done(context)}  {_evaluating(played, episodes, steps)}")
 
     def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
         """Await the next one."""
@@ -109,9 +180,7 @@ class ProgressCallback(Callback):
             if self._shown[1] != context.global_step:
                 self._show(context, self._reached)
         finally:
-            if self._live is not None:
-                self._live.stop()
-                self._live = None
+            self._display.stop()
 
     def _mark(self, context: TrainContext, now: float) -> None:
         """Remember where training is, and forget what lies before the window."""
@@ -123,21 +192,7 @@ class ProgressCallback(Callback):
         self._shown = (now, context.global_step)
         line = self._line(context, now)
         self._mark(context, now)
-        self._write(line)
-
-    @property
-    def _pause(self) -> float:
-        return _LIVE_SECONDS if self._live is not None else self._seconds
-
-    def _write(self, line: str) -> None:
-        try:
-            if self._live is not None:
-                self._live.update(line, refresh=True)
-            else:
-                print(line, file=self._stream, flush=True)
-        except OSError:
-            # A closed pipe or a full disk behind the stream is no reason to stop training.
-            self._seconds = float("inf")
+        self._display.write(line)
 
     def _line(self, context: TrainContext, now: float) -> str:
         step, total = context.global_step, context.total_timesteps
@@ -154,6 +209,10 @@ class ProgressCallback(Callback):
         if speed > 0:
             parts.append(f"{_duration(max(total - step, 0) / speed)} left")
         return "  ".join(parts)
+
+
+def _evaluating(played: int, episodes: int, steps: int) -> str:
+    return f"evaluating: {played} of {episodes} episodes, {steps:,} steps"
 
 
 def _steps_done(context: TrainContext) -> str:

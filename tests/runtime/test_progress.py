@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rl_training.runtime import progress
-from rl_training.runtime.progress import ProgressCallback
+from rl_training.runtime.progress import EvaluationProgress, ProgressCallback
 from tests.runtime.test_callbacks import FakeContext
 
 
@@ -158,3 +158,26 @@ def test_on_a_terminal_an_evaluation_is_followed_and_the_line_is_given_back(cloc
     callback.on_train_end(context)
     shown = stream.getvalue().rindex
     assert shown("30.0%  100 steps/s") > shown("evaluating")
+
+
+def test_an_evaluation_tells_how_far_it_is_every_few_seconds(clock: Clock) -> None:
+    stream = io.StringIO()
+    with EvaluationProgress(stream=stream, seconds=4.0) as tell:
+        for step in range(1, 11):
+            clock.now += 1.0
+            tell(step // 3, 20, 1_000 * step)
+    assert stream.getvalue().splitlines() == [
+        "evaluating: 1 of 20 episodes, 4,000 steps",
+        "evaluating: 2 of 20 episodes, 8,000 steps",
+    ]
+
+
+def test_an_evaluation_on_a_terminal_gives_it_back_after_a_failure(clock: Clock) -> None:
+    stream = Terminal()
+    with pytest.raises(KeyboardInterrupt), EvaluationProgress(stream=stream) as tell:
+        clock.now += 1.0
+        tell(0, 20, 100)
+        raise KeyboardInterrupt
+    text = stream.getvalue()
+    assert "evaluating: 0 of 20 episodes, 100 steps" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
