@@ -1,6 +1,7 @@
 # Every target makes .venv first when it is missing or pyproject.toml changed.
 # Variables: PYTHON (the interpreter that .venv is made with), ARGS (passed on to the command),
 # WORKERS (processes that share the tests).
+# Modules are compiled to bytecode when they are first imported: most of what is installed never is.
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,7 +19,7 @@ help: ## show this list
 
 $(INSTALLED): pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(RUN) pip install --quiet --editable '.[all,dev]'
+	$(RUN) pip install --quiet --no-compile --editable '.[all,dev]'
 	touch $@
 
 install: $(INSTALLED) ## make .venv with everything in it
