@@ -11,7 +11,12 @@ from rl_training.registry import ALGORITHMS
 from tests.recipes.environments import FiveSteps
 from tests.recipes.runs import ENVIRONMENTS, ON_POLICY, make, make_ppo
 
-_ON_POLICY: dict[str, Any] = {"num_steps": 64, "minibatch_size": 64, "max_gradient_norm": 0.5}
+_ON_POLICY: dict[str, Any] = {
+    "num_envs": 16,
+    "num_steps": 16,
+    "minibatch_size": 64,
+    "max_gradient_norm": 0.5,
+}
 _REPLAY: dict[str, Any] = {"minibatch_size": 64, "gradient_steps_per_step": 0.5, "train_every": 16}
 EASY: dict[str, dict[str, Any]] = {
     "ppo": _ON_POLICY,
@@ -22,15 +27,16 @@ EASY: dict[str, dict[str, Any]] = {
     "sac": {**_REPLAY, "target_entropy": 0.2},
     "td3": {**_REPLAY, "exploration_deviation": 0.3},
 }
+# Seeds 1 to 4 reach the goals at these steps, and almost all of them two thirds of the way.
 TASKS = [
-    *((name, "discrete", 5_000, 15.9, {}) for name in ON_POLICY),
-    *((name, "box", 16_000, 15.0, {}) for name in ("ppo", "ppg")),
-    ("dqn", "discrete", 3_000, 15.9, {}),
-    ("dqn", "discrete", 4_000, 15.9, {"rainbow": True, "value_min": 0.0}),
-    ("sac", "discrete", 3_000, 15.9, {}),
-    ("sac", "box", 4_000, 15.0, {"target_entropy": None}),
-    ("sac", "box", 4_000, 15.0, {"target_entropy": None, "gsde": True, "log_std_init": -1.0}),
-    ("td3", "box", 4_000, 15.0, {}),
+    *((name, "discrete", 3_000, 15.9, {}) for name in ON_POLICY),
+    *((name, "box", 14_000, 15.0, {}) for name in ("ppo", "ppg")),
+    ("dqn", "discrete", 2_000, 15.9, {}),
+    ("dqn", "discrete", 2_000, 15.9, {"rainbow": True, "value_min": 0.0}),
+    ("sac", "discrete", 2_000, 15.9, {}),
+    ("sac", "box", 2_000, 15.0, {"target_entropy": None}),
+    ("sac", "box", 2_000, 15.0, {"target_entropy": None, "gsde": True, "log_std_init": -1.0}),
+    ("td3", "box", 2_000, 15.0, {}),
 ]
 
 
@@ -61,7 +67,7 @@ def test_learns_with_squashed_actions_and_with_state_dependent_noise(
     name: str, noise: dict[str, Any]
 ) -> None:
     algorithm = make(name, ENVIRONMENTS["box"], **_ON_POLICY, **noise)
-    algorithm.learn(16_000)
+    algorithm.learn(4_000 if "gsde" in noise else 10_000)
     assert algorithm.evaluate(episodes=16)["return_mean"] >= 15
 
 
