@@ -385,7 +385,7 @@ def test_the_best_legal_action_is_learnt(name: str) -> None:
     if name == "dqn":
         options.update(discount=0.0, gradient_steps_per_step=0.5, exploration_final=1.0)
     algorithm = build(name, **options)
-    algorithm.learn(128 * 15)
+    algorithm.learn(128 * 8)
     observation, beside, mask = given("info", 100)
     action, _ = algorithm.predict(observation, action_masks=beside)
     best = COUNT - 1 - mask[:, ::-1].argmax(-1)

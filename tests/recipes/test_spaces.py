@@ -227,7 +227,7 @@ def test_networks_of_ones_own_write_the_logits_of_all_actions(kind: str) -> None
 @pytest.mark.parametrize("kind", ["MultiDiscrete", "MultiBinary", "Tuple"])
 def test_the_best_of_several_actions_is_learnt(kind: str) -> None:
     algorithm = make("ppo", make_source(action=kind), learning_rate=0.01, discount=0.5)
-    algorithm.learn(128 * 15)
+    algorithm.learn(128 * 8)
     best = {
         "MultiDiscrete": np.array([[6, 1, 0]]),
         "MultiBinary": np.ones(3),
