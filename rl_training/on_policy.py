@@ -120,8 +120,9 @@ class OnPolicyAlgorithm(Algorithm):
         self, observation: Tensor, *, deterministic: bool, generator: torch.Generator | None
     ) -> Tensor:
         """Return the most likely action, or a sample."""
-        action, _, _ = self.model.act(observation, deterministic=deterministic, generator=generator)
-        return action
+        # Not `model.act`: half of its time goes into the value and the log-probability.
+        parameters, head = self.model.distribution(observation), self.model.action_head
+        return head.mode(parameters) if deterministic else head.draw(parameters, generator)
 
     # ---- state
 

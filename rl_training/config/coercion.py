@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import types
@@ -82,10 +83,17 @@ def build(cls: type[Instance], data: Mapping[str, Any], prefix: str = "") -> Ins
     return cls(**values)
 
 
-def field_types(cls: type[Any]) -> dict[str, Any]:
+def field_types(cls: type[Any]) -> Mapping[str, Any]:
     """Return the evaluated annotation of every dataclass field of ``cls``."""
+    return _field_types(cast("Any", cls))
+
+
+@functools.cache  # evaluating annotations is slow, and every config asks for the same ones
+def _field_types(cls: type[Any]) -> Mapping[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return types.MappingProxyType(
+        {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    )
 
 
 NAMES_ELSEWHERE = {

@@ -32,11 +32,12 @@ def test_the_turn_that_a_sign_showed_is_learnt(name: str, memory: str) -> None:
     settings = {**SETTINGS, **MEMORIES[memory]}
     if name == "recurrent_ppg" and settings.get("critic_memory") == "shared":
         settings["architecture"] = "shared"
-    algorithm = make(name, lambda: TMaze(length=4), **settings).learn(6_144)
+    algorithm = make(name, lambda: TMaze(length=4), **settings).learn(3_072)
     assert algorithm.evaluate(episodes=64)["return_mean"] > 0.95
 
 
 def test_without_memory_it_stays_a_coin() -> None:
+    """In twice as many steps."""
     settings = {**SETTINGS, "hidden_sizes": [16]}
     algorithm = make("ppo", lambda: TMaze(length=4), **settings).learn(6_144)
     assert algorithm.evaluate(episodes=128)["return_mean"] < 0.7

@@ -18,10 +18,11 @@ from typing import Any
 import gymnasium
 import pytest
 
+import rl_training.envs  # noqa: F401  what it registers stays: the copies below have it
 from rl_training.registry import ALGORITHMS
 from tests.docs.pages import PAGES, Block, blocks
 
-SMALL_BUDGET = "512"
+SMALL_BUDGET = "256"
 SKIPPED = 0
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 

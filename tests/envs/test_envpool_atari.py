@@ -227,7 +227,7 @@ def streams(seed: int) -> list[str]:
     env = make_batched_env(replace_config(config, seed=seed))
     root = env.reset()
     digests = [hashlib.sha256() for _ in range(3)]
-    for step in range(150):
+    for step in range(50):
         root["action"] = torch.full((3,), step % 4)
         taken, root = env.step_and_maybe_reset(root)
         for digest, observation in zip(digests, taken["next", "observation"], strict=True):
@@ -248,7 +248,7 @@ SMALL: dict[str, Any] = {
     "num_envs": 2,
     "feature_size": 8,
     "vectorization": "envpool",
-    "atari": {"enabled": True},
+    "atari": {"enabled": True, "screen_size": 36},
 }
 
 
@@ -284,7 +284,7 @@ def test_replay_stores_single_frames(envpool: Any) -> None:
         minibatch_size=16,
         replay_capacity=400,
     ).learn(320)
-    assert agent.replay.storage["observation"].shape[2:] == (1, 84, 84)
+    assert agent.replay.storage["observation"].shape[2:] == (1, 36, 36)
 
 
 @pytest.mark.parametrize(
@@ -294,9 +294,11 @@ def test_replay_stores_single_frames(envpool: Any) -> None:
 def test_the_command_line_trains_evaluates_and_resumes_approximately(
     envpool: Any, preset: str, overlay: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--config", preset, "--config", overlay, "--model.feature-size", "8"]
-    backend = ["--env.vectorization", "envpool", "--evaluation.episodes", "1"]
-    assert main(["train", *words, *backend, "--output-dir", str(tmp_path)]) == 0
+    words = ["--config", preset, "--config", overlay, "--env.vectorization", "envpool"]
+    words += ["--model.feature-size", "8", "--env.atari.screen-size", "36"]
+    # A whole game is played in `test_evaluation_plays_whole_games_for_raw_rewards`.
+    words += ["--evaluation.episodes", "1", "--evaluation.max-episode-steps", "40"]
+    assert main(["train", *words, "--output-dir", str(tmp_path)]) == 0
     [run] = [each for each in tmp_path.iterdir() if each.is_dir()]
     assert main(["eval", str(run), "--episodes", "1", "--json"]) == 0
     more = ["resume", str(run), "--total-timesteps", "320"]

@@ -60,6 +60,21 @@ PHASES: dict[str, dict[str, Any]] = {
     "ppg": _CYCLE,
 }
 
+_BRIEF: dict[str, Any] = {"num_envs": 2, "hidden_sizes": [16]}
+_BRIEF_REPLAY: dict[str, Any] = {**_BRIEF, "train_every": 32, "warm_up": 24}
+_BRIEF_CYCLE: dict[str, Any] = {**_BRIEF, "num_steps": 16, "auxiliary_minibatches": 4}
+BRIEF: dict[str, dict[str, Any]] = {
+    "ppo": {**_BRIEF, "num_steps": 16},
+    "recurrent_ppo": {**_BRIEF, "num_steps": 16},
+    "ppg": _BRIEF_CYCLE,
+    "recurrent_ppg": _BRIEF_CYCLE,
+    "dqn": _BRIEF_REPLAY,
+    "sac": _BRIEF_REPLAY,
+    "td3": _BRIEF_REPLAY,
+}
+"""For what is tried with every algorithm in many ways: an iteration is 32 steps, and two of them
+have every phase."""
+
 
 def make(name: str, env: Any = Identity, **changes: Any) -> Any:
     """Return a small algorithm."""

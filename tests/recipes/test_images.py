@@ -27,7 +27,12 @@ BREAKOUT = "BreakoutNoFrameskip-v4"
 ON_POLICY: dict[str, Any] = {"num_steps": 16, "minibatch_size": 16}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {**ON_POLICY, "shared_trunk": True, "num_epochs": 1},
-    "ppg": {**ON_POLICY, "policy_iterations": 3, "auxiliary_minibatches": 4},
+    "ppg": {
+        **ON_POLICY,
+        "policy_iterations": 3,
+        "auxiliary_epochs": 2,
+        "auxiliary_minibatches": 4,
+    },
     "dqn": {
         "train_every": 16,
         "minibatch_size": 8,
@@ -152,7 +157,7 @@ def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same(
             agent._phase = agent._make_phase_data()
         collector = iter(agent.collector())
         observations = []
-        for _ in range(6):
+        for _ in range(4):  # two phases
             batch = next(collector)
             observations.append(batch["observation"].flatten(0, 1).clone())
             metrics = agent.update(batch)
@@ -181,7 +186,8 @@ def test_frames_on_the_disk_are_learnt_from_alike() -> None:
 
 def test_a_video_shows_the_game_s_own_picture(tmp_path: Path) -> None:
     imageio = pytest.importorskip("imageio.v3")
-    evaluate(make("ppo"), episodes=1, video=VideoRequest(tmp_path, 1))
+    short = make("ppo", **{"evaluation.max_episode_steps": 40})
+    evaluate(short, episodes=1, video=VideoRequest(tmp_path, 1))
     path = tmp_path / "episode_0001.mp4"
     assert imageio.imread(path, index=0).shape == (210, 160, 3)
     assert imageio.immeta(path)["fps"] == 15

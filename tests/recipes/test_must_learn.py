@@ -11,7 +11,12 @@ from rl_training.registry import ALGORITHMS
 from tests.recipes.environments import FiveSteps
 from tests.recipes.runs import ENVIRONMENTS, ON_POLICY, make, make_ppo
 
-_ON_POLICY: dict[str, Any] = {"num_steps": 64, "minibatch_size": 64, "max_gradient_norm": 0.5}
+_ON_POLICY: dict[str, Any] = {
+    "num_envs": 16,
+    "num_steps": 16,
+    "minibatch_size": 64,
+    "max_gradient_norm": 0.5,
+}
 _REPLAY: dict[str, Any] = {"minibatch_size": 64, "gradient_steps_per_step": 0.5, "train_every": 16}
 EASY: dict[str, dict[str, Any]] = {
     "ppo": _ON_POLICY,
@@ -22,15 +27,16 @@ EASY: dict[str, dict[str, Any]] = {
     "sac": {**_REPLAY, "target_entropy": 0.2},
     "td3": {**_REPLAY, "exploration_deviation": 0.3},
 }
+# Seeds 1 to 4 reach the goals at these steps, with a margin of at least 0.3 where one can be.
 TASKS = [
-    *((name, "discrete", 5_000, 15.9, {}) for name in ON_POLICY),
-    *((name, "box", 16_000, 15.0, {}) for name in ("ppo", "ppg")),
-    ("dqn", "discrete", 3_000, 15.9, {}),
-    ("dqn", "discrete", 4_000, 15.9, {"rainbow": True, "value_min": 0.0}),
-    ("sac", "discrete", 3_000, 15.9, {}),
-    ("sac", "box", 4_000, 15.0, {"target_entropy": None}),
-    ("sac", "box", 4_000, 15.0, {"target_entropy": None, "gsde": True, "log_std_init": -1.0}),
-    ("td3", "box", 4_000, 15.0, {}),
+    *((name, "discrete", 3_000, 15.9, {}) for name in ON_POLICY),
+    *((name, "box", 12_000, 15.0, {}) for name in ("ppo", "ppg")),
+    ("dqn", "discrete", 1_600, 15.9, {}),
+    ("dqn", "discrete", 1_600, 15.9, {"rainbow": True, "value_min": 0.0}),
+    ("sac", "discrete", 1_600, 15.9, {}),
+    ("sac", "box", 1_600, 15.0, {"target_entropy": None}),
+    ("sac", "box", 1_600, 15.0, {"target_entropy": None, "gsde": True, "log_std_init": -1.0}),
+    ("td3", "box", 1_600, 15.0, {}),
 ]
 
 
@@ -61,20 +67,22 @@ def test_learns_with_squashed_actions_and_with_state_dependent_noise(
     name: str, noise: dict[str, Any]
 ) -> None:
     algorithm = make(name, ENVIRONMENTS["box"], **_ON_POLICY, **noise)
-    algorithm.learn(16_000)
+    algorithm.learn(4_000 if "gsde" in noise else 10_000)
     assert algorithm.evaluate(episodes=16)["return_mean"] >= 15
 
 
+# Every rollout is of whole episodes, and so of every step alike.
+FIVE_STEPS: dict[str, Any] = {**_ON_POLICY, "num_steps": 20, "num_epochs": 10}
+
+
 def test_the_value_of_endless_reward_one_cut_after_five_steps_goes_to_ten() -> None:
-    algorithm = make_ppo(FiveSteps, **_ON_POLICY, num_epochs=10).learn(8192)
+    algorithm = make_ppo(FiveSteps, **FIVE_STEPS).learn(5_000)
     # 1 / (1 - 0.9)
     assert algorithm.model.value(torch.ones(1)).item() == pytest.approx(10.0, abs=0.3)
 
 
 def test_the_value_of_reward_one_that_ends_after_five_steps_is_their_sum() -> None:
-    algorithm = make_ppo(lambda: FiveSteps(terminates=True), **_ON_POLICY, num_epochs=10).learn(
-        8192
-    )
+    algorithm = make_ppo(lambda: FiveSteps(terminates=True), **FIVE_STEPS).learn(5_000)
     returns = [sum(0.9**step for step in range(length)) for length in range(1, 6)]
     # All five steps look alike: the mean of their values.
     expected = sum(returns) / 5
