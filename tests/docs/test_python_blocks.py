@@ -19,10 +19,13 @@ import gymnasium
 import pytest
 
 import rl_training.envs  # noqa: F401  what it registers stays: the copies below have it
+from rl_training.recipes.ppg import PPGConfig
+from rl_training.recipes.ppo import PPOConfig
 from rl_training.registry import ALGORITHMS
 from tests.docs.pages import PAGES, Block, blocks
 
 SMALL_BUDGET = "256"
+SMALL_ROLLOUT = 32
 SKIPPED = 0
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
@@ -44,6 +47,15 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
             del sys.modules[name]
 
 
+@pytest.fixture
+def short_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the rollouts that defaults ask for, as budgets are shortened."""
+    for config in (PPOConfig, PPGConfig):
+        defaults = config.__init__.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "num_steps", SMALL_ROLLOUT)
+
+
 def run(block: Block, namespace: dict[str, Any]) -> None:
     code = re.sub(r"\b\d{1,3}(?:_000)+\b", SMALL_BUDGET, block.code)
     if block.title is not None:
@@ -55,7 +67,8 @@ def run(block: Block, namespace: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON)
-def test_the_python_blocks_of_a_page_run(page: str, empty_directory: Path) -> None:
+@pytest.mark.usefixtures("empty_directory", "short_rollouts")
+def test_the_python_blocks_of_a_page_run(page: str) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page, "python"):
         if not block.skipped:
