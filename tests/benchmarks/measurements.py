@@ -61,13 +61,17 @@ class Results:
 
 
 def plan(
-    workloads: Sequence[str], sides: Iterable[str], threads: Sequence[int], steps: int
+    workloads: Sequence[str],
+    sides: Iterable[str],
+    threads: Sequence[int],
+    steps: int,
+    device: str = "cpu",
 ) -> list[Measurement]:
     """Return one repetition's measurements, ordered so that compared sides follow each other."""
     limit = ("--steps", str(steps)) if steps else ()
     chosen, sides = [], set(sides)
     for workload in workloads:
-        arguments = ("--workload", workload, *limit)
+        arguments = ("--workload", workload, "--device", device, *limit)
         for count in threads:
             training = {
                 "peer": Measurement(workload, "peer", count, "peers", arguments),

@@ -46,7 +46,7 @@ def make_algorithm(workload: Workload, arguments: argparse.Namespace) -> Any:
     return getattr(rl_training, workload.algorithm)(
         workload.env_id,
         seed=1,
-        device="cpu",
+        device=arguments.device,
         compile=arguments.compile,
         torch_threads=arguments.threads,
         total_timesteps=workload.steps + workload.warm_up_steps,
@@ -225,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
     parser.add_argument("--steps", type=int, default=0, help="0: the workload's own")
+    parser.add_argument("--device", default="cpu", help="of the networks")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--bfloat16", action="store_true", help="critics in bfloat16")
     parser.add_argument("--collect-only", action="store_true")

@@ -61,7 +61,7 @@ def peer_settings(workload: Workload) -> dict[str, Any]:
     return settings
 
 
-def make_model(workload: Workload) -> Any:
+def make_model(workload: Workload, device: str) -> Any:
     """Build the peer's model with the workload's settings."""
     from stable_baselines3.common.env_util import make_atari_env, make_vec_env
     from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
@@ -78,18 +78,18 @@ def make_model(workload: Workload) -> Any:
 
         gymnasium.register_envs(ale_py)
         env = VecFrameStack(make_atari_env(workload.env_id, workload.num_envs, seed=1), 4)
-        return algorithm("CnnPolicy", env, **settings, device="cpu", seed=1)
+        return algorithm("CnnPolicy", env, **settings, device=device, seed=1)
     env = make_vec_env(workload.env_id, workload.num_envs, seed=1)
     if workload.normalize:
         env = VecNormalize(env, gamma=settings["gamma"])
     policy = "MlpLstmPolicy" if recurrent else "MlpPolicy"
-    return algorithm(policy, env, **settings, device="cpu", seed=1)
+    return algorithm(policy, env, **settings, device=device, seed=1)
 
 
 def run(arguments: argparse.Namespace) -> Result:
     """Train to warm up, then time the workload's steps."""
     workload = WORKLOADS[arguments.workload]
-    model = make_model(workload)
+    model = make_model(workload, arguments.device)
     model.learn(workload.warm_up_steps)
     first = model.num_timesteps
     wall, cpu = time.perf_counter(), time.process_time()
@@ -104,6 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
     parser.add_argument("--steps", type=int, default=0, help="0: the workload's own")
+    parser.add_argument("--device", default="cpu", help="of the networks")
     run_child(run, parser)
 
 

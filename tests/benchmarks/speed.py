@@ -4,6 +4,7 @@
     python -m tests.benchmarks.speed --only collect --threads 1           # one comparison
     python -m tests.benchmarks.speed --workloads ppo_cartpole --only peer compiled --repeats 5
     python -m tests.benchmarks.speed --only memory
+    python -m tests.benchmarks.speed --workloads ppo_breakout --device cuda
 
 Each measurement is a fresh process, and the sides take turns, so that what else the machine does
 falls on all of them alike. Compilation and other first-time costs lie before the timed part. Needs
@@ -44,6 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=(*SIDES, "memory"), default=[*SIDES])
     parser.add_argument("--steps", type=int, default=0, help="0: each workload's own")
+    parser.add_argument("--device", default="cpu", help="of the networks: cpu, cuda")
     parser.add_argument("--memory-steps", type=int, default=2_000_000, help="0: skip that series")
     return parser.parse_args()
 
@@ -51,7 +53,9 @@ def parse_arguments() -> argparse.Namespace:
 def print_speed(console: Console, arguments: argparse.Namespace) -> Results:
     """Measure speeds, print their tables, and return the results."""
     results = Results()
-    measurements = plan(arguments.workloads, arguments.only, arguments.threads, arguments.steps)
+    measurements = plan(
+        arguments.workloads, arguments.only, arguments.threads, arguments.steps, arguments.device
+    )
     rounds = measurements * arguments.repeats
     for measurement in track(rounds, "measuring", console=console, transient=True):
         results.take(measurement)
