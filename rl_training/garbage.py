@@ -17,8 +17,8 @@ _freezing = False
 
 
 def freeze_imports() -> None:
-    """Let `import_module` freeze what exists afterwards, for good: for programs, whose process it
-    is.
+    """Let the next `import_module` freeze what exists afterwards, for good: for programs, whose
+    process it is. Once alone: after a training there would be its environments among it.
 
     It saves two seconds of the interpreter's end, where all modules become garbage. What is made
     later, environments of a user's own among it, is collected and finalised as ever.
@@ -35,11 +35,13 @@ def import_module(name: str) -> ModuleType:
     Raises:
         ModuleNotFoundError: there is no such module, or it imports one that there is not.
     """
+    global _freezing
     enabled = gc.isenabled()
     gc.disable()
     try:
         module = importlib.import_module(name)
         if _freezing:
+            _freezing = False
             gc.freeze()
         return module
     finally:

@@ -35,6 +35,7 @@ class Resource:
         write("finalised")
 resource = Resource()
 resource.itself = resource
+registry.algorithm_class("ppo")  # asked for again, after a training
 with frozen_garbage():
     assert gc.get_freeze_count() == imported > 500_000
 assert gc.get_freeze_count() == imported

@@ -64,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         freeze_imports()
+    if sys.stderr is None:  # closed by whoever started this; what is printed to None goes to stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for good
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(arguments)

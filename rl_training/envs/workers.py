@@ -36,6 +36,11 @@ def start_workers(makers: Sequence[Callable[[], Any]]) -> AsyncVectorEnv[Any, An
         UserError: what a maker raised as one.
         RuntimeError: an environment could not be made in its worker; names its row.
     """
+    if multiprocessing.current_process().daemon:
+        raise UserError(
+            "env.vectorization 'async' starts processes, which a daemonic process may not do: use "
+            "'sync', or start this process with daemon=False."
+        )
     failures = multiprocessing.get_context(start_method()).SimpleQueue()
     workers = [
         functools.partial(in_worker, row, maker, failures, os.getpid())
@@ -45,6 +50,9 @@ def start_workers(makers: Sequence[Callable[[], Any]]) -> AsyncVectorEnv[Any, An
     vector: Any = AsyncVectorEnv.__new__(AsyncVectorEnv)
     try:
         vector.__init__(workers, autoreset_mode=AutoresetMode.DISABLED, context=start_method())
+        for process in vector.processes:
+            # Deaf to SIGTERM, they are ended by SIGKILL; at this process's exit, too.
+            process._popen.terminate = process._popen.kill
     except (EOFError, OSError) as error:
         row, cause = dead_worker(vector)
         kind, text = "", f"environment {row} could not be made: {cause}."
@@ -61,15 +69,15 @@ def in_worker(row: int, make: Callable[[], Any], failures: Any, parent: int) -> 
     """Build environment number ``row``; outside the process ``parent``, which may itself be one
     that another started, first leave signals to it.
 
-    Ctrl-C reaches every process of the terminal: the parent finishes its iteration and needs its
-    workers for that. And a handler inherited from the parent would keep a worker from being
-    terminated. What ``make`` raises there goes into ``failures``: gymnasium's worker would take it
-    to its grave.
+    Ctrl-C reaches every process of the terminal, and SIGTERM of ``timeout`` or a cluster every
+    process of the group: the parent finishes its iteration and needs its workers for that. When the
+    parent is gone, so is the pipe, and they end. What ``make`` raises there goes into ``failures``:
+    gymnasium's worker would take it to its grave.
     """
     if os.getpid() == parent:
         return make()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         return make()
     except UserError as error:
@@ -100,7 +108,7 @@ def release_workers(vector: Any) -> None:
     """
     for process in getattr(vector, "processes", []):
         if process.is_alive():
-            process.terminate()
+            process.kill()
         process.join()
         process.close()
     for pipe in getattr(vector, "parent_pipes", []):

@@ -4,6 +4,7 @@ line on a terminal, in a plain line now and then elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -29,10 +30,10 @@ class ProgressLine:
     """A line that tells how far something is: rewritten on a terminal, elsewhere written anew."""
 
     def __init__(self, stream: TextIO | None, seconds: float) -> None:
-        """Write to ``stream`` (standard error), elsewhere than on a terminal at most every
-        ``seconds``.
+        """Write to ``stream`` (standard error, if there is one), elsewhere than on a terminal at
+        most every ``seconds``.
         """
-        self._stream = sys.stderr if stream is None else stream
+        self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._seconds = seconds
         self._live: Any = None
 
@@ -48,25 +49,28 @@ class ProgressLine:
 
     def start(self) -> None:
         """Take the terminal, if it is one."""
-        if self._stream.isatty():
-            self._live = _live_display(self._stream)
-            self._live.start()
+        if self._stream is not None and self._stream.isatty():
+            live = _live_display(self._stream)
+            with contextlib.suppress(OSError):
+                live.start()
+                self._live = live
 
     def write(self, line: str) -> None:
         """Show a line."""
         try:
             if self._live is not None:
                 self._live.update(line, refresh=True)
-            else:
+            elif self._stream is not None:
                 print(line, file=self._stream, flush=True)
         except OSError:
             # A closed pipe or a full disk behind the stream is no reason to stop.
             self._seconds = float("inf")
 
     def stop(self) -> None:
-        """Release the terminal."""
+        """Release the terminal, which may be gone."""
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError):
+                self._live.stop()
             self._live = None
 
 

@@ -162,3 +162,12 @@ def test_a_trainer_that_another_process_started_still_hears_signals() -> None:
     with Process(run_source, IN_A_CHILD) as process:
         _, error = process.communicate(timeout=100)
         assert process.returncode == 0, error
+
+
+def test_a_daemonic_process_is_told_that_it_may_start_no_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process: Any = multiprocessing.current_process()
+    monkeypatch.setitem(process._config, "daemon", True)
+    with pytest.raises(UserError, match="'async' starts processes, which a daemonic process"):
+        make_batched_env(make_config("CartPole-v1", vectorization="async"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -48,6 +49,26 @@ def test_the_first_signal_saves_and_the_run_resumes_to_the_same_end(
     assert stopped["global_step"] % FRAMES == 0
     assert cli.main(["resume", str(run)]) == 0
     assert_same_training(run, reference(NAME))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_leaves_the_workers_to_finish_the_iteration(
+    tmp_path: Path, reference: Reference, number: signal.Signals
+) -> None:
+    """As a terminal's Ctrl-C, ``timeout`` and clusters send it."""
+    output, name = tmp_path / "runs", "ppg_cartpole_async"
+    config = write_setting(tmp_path / "config.yaml", setting(name, output_dir=str(output)))
+    with started("train", "--config", config) as process:
+        wait_for_lines(process, output, 5)
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 128 + number, err
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)  # no worker is left
+    run = the_run(output)
+    assert status(run) == "interrupted"
+    assert cli.main(["resume", str(run)]) == 0
+    assert_same_training(run, reference(name))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -181,3 +181,35 @@ def test_an_evaluation_on_a_terminal_gives_it_back_after_a_failure(clock: Clock)
     text = stream.getvalue()
     assert "evaluating: 0 of 20 episodes, 100 steps" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0
+
+
+@pytest.mark.parametrize("lost_at", ["start", "write"])
+def test_a_terminal_that_goes_away_ends_neither_training_nor_evaluation(
+    clock: Clock, lost_at: str
+) -> None:
+    class Lost(Terminal):
+        gone = lost_at == "start"
+
+        def write(self, text: str) -> int:
+            self.gone |= "steps" in text
+            if self.gone:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    context = run(ProgressCallback(stream=Lost()), clock, 10)
+    assert context.global_step == 1_000
+    with EvaluationProgress(stream=Lost()) as tell:
+        for step in range(5):
+            clock.now += 1.0
+            tell(step, 20, 100)
+
+
+def test_without_standard_error_nothing_is_shown(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress.sys, "stderr", None)
+    assert run(ProgressCallback(), clock, 10).global_step == 1_000
+    with EvaluationProgress() as tell:
+        clock.now += 10.0
+        tell(1, 20, 100)
+    assert capsys.readouterr().out == ""
