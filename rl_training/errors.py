@@ -22,8 +22,9 @@ class EnvironmentFailedError(RuntimeError):
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the candidate closest to ``name``, or an empty string."""
-    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    by_lower_case = {each.lower(): each for each in candidates}
+    matches = difflib.get_close_matches(name.lower(), list(by_lower_case), n=1, cutoff=0.5)
+    return f" Did you mean {by_lower_case[matches[0]]!r}?" if matches else ""
 
 
 def one_line(given: object) -> str:

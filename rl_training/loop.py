@@ -227,7 +227,7 @@ class TrainingLoop:
         if algorithm.scheduled and algorithm.progress() >= 1.0:
             logger.warning(
                 "The schedules ended with the first budget: what fell to zero stays zero. "
-                "Reschedule to stretch them to the new one."
+                "reschedule=True (--reschedule) stretches them to the new one."
             )
         set_torch_threads(algorithm.config.torch_threads)
         if self._progress:

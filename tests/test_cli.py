@@ -230,6 +230,7 @@ def test_train_calls_the_workflow_and_says_what_comes_next(
     workflows: Workflows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", str)
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/rl-training", "train"])
     workflows.answer = Result(evaluation=REPORT, reason="goal reached")
     assert cli.main(["train", *CARTPOLE, "--seed", "2"]) == 0
     [(name, (config,), options)] = workflows.calls
@@ -255,6 +256,21 @@ def test_a_stopped_run_gives_the_status_of_its_signal(
     assert cli.main(["train", *CARTPOLE]) == status
     # The program's name is on no path: the words must start it all the same.
     assert " -m rl_training resume runs/one\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", ["rl_training/__main__.py", "rl_training/recipes/ppo.py"])
+def test_a_run_started_as_a_module_is_gone_on_with_as_one(
+    workflows: Workflows,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """An environment in the current directory is found in no other way."""
+    monkeypatch.setattr("shutil.which", lambda name: {"python": sys.executable}.get(name, name))
+    monkeypatch.setattr("sys.argv", [path, "train"])
+    workflows.answer = Result()
+    assert cli.main(["train", *CARTPOLE]) == 0
+    assert "python -m rl_training eval runs/one\n" in capsys.readouterr().out
 
 
 def test_a_failure_inside_shows_its_traceback(

@@ -250,10 +250,16 @@ def _close(result: TrainResult) -> int:
 
 
 def _program() -> str:
-    """Return what starts this program from here: its name may be on no path yet."""
-    if shutil.which("rl-training"):
+    """Return what starts this program from here.
+
+    Its name may be on no path yet. And ``python -m`` finds modules in the current directory, which
+    environments of one's own may lie in: whoever began so goes on so.
+    """
+    as_module = Path(sys.argv[0]).suffix == ".py"
+    if not as_module and shutil.which("rl-training"):
         return "rl-training"
-    return f"{os.path.relpath(sys.executable)} -m rl_training"
+    python = shutil.which("python") == sys.executable
+    return f"{'python' if python else os.path.relpath(sys.executable)} -m rl_training"
 
 
 def _trust_flag(path: Path) -> str:

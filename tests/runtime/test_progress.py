@@ -207,7 +207,7 @@ def test_a_terminal_that_goes_away_ends_neither_training_nor_evaluation(
 def test_without_standard_error_nothing_is_shown(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress.sys, "stderr", None)
+    monkeypatch.setattr("sys.stderr", None)
     assert run(ProgressCallback(), clock, 10).global_step == 1_000
     with EvaluationProgress() as tell:
         clock.now += 10.0
