@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
@@ -114,12 +113,7 @@ class Process:
     def __enter__(self) -> Process:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self.wait()
         self._place.cleanup()
@@ -172,10 +166,9 @@ def _run(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = target(*arguments)
-    except SystemExit:
-        raise
-    except BaseException:
+    except Exception:
         traceback.print_exc()
         status = 1
-    atexit._run_exitfuncs()
+    finally:
+        atexit._run_exitfuncs()  # not run by `multiprocessing` where it forks
     sys.exit(status)

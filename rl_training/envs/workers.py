@@ -60,6 +60,9 @@ def start_workers(makers: Sequence[Callable[[], Any]]) -> AsyncVectorEnv[Any, An
             kind, text = failures.get()
         release_workers(vector)
         raise (UserError if kind == "UserError" else RuntimeError)(text) from error
+    except BaseException:
+        release_workers(vector)  # gymnasium would end them by SIGTERM, and wait
+        raise
     finally:
         failures.close()
     return vector

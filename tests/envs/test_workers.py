@@ -171,3 +171,22 @@ def test_a_daemonic_process_is_told_that_it_may_start_no_workers(
     monkeypatch.setitem(process._config, "daemon", True)
     with pytest.raises(UserError, match="'async' starts processes, which a daemonic process"):
         make_batched_env(make_config("CartPole-v1", vectorization="async"))
+
+
+UNLIKE = """
+import gymnasium
+from rl_training.envs.workers import start_workers
+names = ["CartPole-v1", "Acrobot-v1"]
+try:
+    start_workers([lambda name=name: gymnasium.make(name) for name in names])
+except RuntimeError as error:
+    held = error  # and with it what was made so far
+    print(error)
+"""
+
+
+def test_workers_of_unlike_environments_are_ended_and_the_process_ends() -> None:
+    with Process(run_source, UNLIKE) as process:
+        out, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
+    assert "space" in out
