@@ -2,6 +2,11 @@
 
 Networks of reinforcement learning are many small tensors, on which an optimiser's cost is the
 number of kernel calls. As views of one tensor, clipping and Adam are a dozen kernels in all.
+
+A compiled graph is given the parameters alone, never the tensor that they are views of: where
+inputs overlap and one is written to, AOTAutograd reads all through a common base, copies that, and
+writes the copy back, which costs a large network several times what Adam does. Kernels cost little
+there, so it writes parameter by parameter; the numbers are the same.
 """
 
 from __future__ import annotations
@@ -45,21 +50,29 @@ class FlatParameters:
             parameter.data = view
             offset += parameter.numel()
 
-    def select(self, *names: str) -> tuple[list[nn.Parameter], Tensor, slice]:
-        """Return the parameters of adjacent groups, ``flat``, and the part of it they are."""
+    def select(self, *names: str) -> tuple[list[nn.Parameter], Tensor]:
+        """Return the parameters of adjacent groups, and the part of ``flat`` that they are."""
         ranges = [self._ranges[name] for name in names]
         if any(left[1] != right[0] for left, right in itertools.pairwise(ranges)):
             raise ValueError(f"groups {names} are not adjacent in {list(self._ranges)}")
         parameters = [p for name in names for p in self.groups[name]]
-        return parameters, self.flat, slice(ranges[0][0], ranges[-1][1])
+        return parameters, self.flat[ranges[0][0] : ranges[-1][1]]
+
+    @torch.no_grad()
+    def follow(self, trained: FlatParameters, share: float) -> None:
+        """Move every parameter by ``share`` of its way to the one of ``trained``: target networks'
+        soft update.
+        """
+        if torch.compiler.is_compiling():
+            for name, parameters in self.groups.items():
+                for own, other in zip(parameters, trained.groups[name], strict=True):
+                    own.lerp_(other, share)
+        else:
+            self.flat.lerp_(trained.flat, share)
 
 
 class FlatAdam(torch.optim.Optimizer):
-    """Adam (Kingma and Ba 2015) on one part of a `FlatParameters`, with a tensor learning rate.
-
-    It takes the whole tensor and cuts its part out itself, in the graph when compiled: Inductor's
-    cache on disk tells graphs apart by their inputs' shapes, not by the storage behind them, which
-    the graph of a part given from outside would depend on.
+    """Adam (Kingma and Ba 2015) on parameters of a `FlatParameters`, with a tensor learning rate.
 
     ``apply(gradient)`` is the update itself, traceable by `torch.compile`: changing the learning
     rate never recompiles. ``step()`` makes it an ordinary optimiser for loops of one's own.
@@ -68,55 +81,56 @@ class FlatAdam(torch.optim.Optimizer):
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        storage: Tensor,
-        part: slice,
+        flat: Tensor,
         *,
         learning_rate: float,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
     ) -> None:
-        self.learning_rate = torch.tensor(float(learning_rate), device=storage.device)
+        self.learning_rate = torch.tensor(float(learning_rate), device=flat.device)
         super().__init__(list(parameters), {"lr": self.learning_rate})
         self.parameters = list(parameters)
-        self.storage, self.part = storage, part
+        self.flat = flat
         self.betas = betas
         self.epsilon = epsilon
         self.first_moment = torch.zeros_like(self.flat)
         self.second_moment = torch.zeros_like(self.flat)
         # float64: 1 - 0.999^1 loses four digits in float32.
-        self.steps = torch.zeros((), dtype=torch.float64, device=storage.device)
-        self._decay = torch.tensor(betas, dtype=torch.float64, device=storage.device)
+        self.steps = torch.zeros((), dtype=torch.float64, device=flat.device)
+        self._decay = torch.tensor(betas, dtype=torch.float64, device=flat.device)
         # Kept, not computed of ``steps``: a compiled graph repeats what is computed for each vector
         # of parameters, and two powers each take longer than all the rest of Adam.
         self.beta_powers = torch.ones_like(self._decay)
 
-    @property
-    def flat(self) -> Tensor:
-        """The parameters as one tensor, a view."""
-        whole = self.part == slice(0, len(self.storage))
-        # The write to a part is, compiled, a write to all of the storage.
-        return self.storage if whole else self.storage[self.part]
-
     def apply(self, gradient: Tensor) -> None:
         """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""
-        beta1, beta2 = self.betas
         self.steps.add_(1)
         self.beta_powers.mul_(self._decay)
         correction1, correction2 = (1 - self.beta_powers).unbind()
-        step_size = self.learning_rate / correction1
-        tensors = (self.flat, gradient, self.first_moment, self.second_moment)
-        # A compiled graph is one pass anyway; eager, a piece stays in the processor's cache, and
-        # so do the temporary results, whose memory the system would have to give anew each time.
-        whole = torch.compiler.is_compiling() or gradient.numel() <= _PIECE
-        for flat, part, first, second in (
-            [tensors]
-            if whole
-            else zip(*(torch.split(each, _PIECE) for each in tensors), strict=True)
-        ):
-            first.lerp_(part, 1 - beta1)
-            second.mul_(beta2).addcmul_(part, part, value=1 - beta2)
-            root = (second / correction2).sqrt_().add_(self.epsilon)
-            flat.sub_((step_size * first).div_(root))
+        scales = self.learning_rate / correction1, correction2
+        moments = self.first_moment, self.second_moment
+        if torch.compiler.is_compiling():
+            sizes = [parameter.numel() for parameter in self.parameters]
+            changes = torch.split(self._change(scales, gradient, *moments), sizes)
+            for parameter, change in zip(self.parameters, changes, strict=True):
+                parameter.sub_(change.view_as(parameter))
+            return
+        # A piece stays in the processor's cache, and so do the temporary results, whose memory the
+        # system would have to give anew each time.
+        pieces = (torch.split(each, _PIECE) for each in (self.flat, gradient, *moments))
+        for flat, *rest in zip(*pieces, strict=True):
+            flat.sub_(self._change(scales, *rest))
+
+    def _change(
+        self, scales: tuple[Tensor, Tensor], gradient: Tensor, first: Tensor, second: Tensor
+    ) -> Tensor:
+        """Update these moments and return what is to be taken from their parameters."""
+        beta1, beta2 = self.betas
+        step_size, correction = scales
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (second / correction).sqrt_().add_(self.epsilon)
+        return (step_size * first).div_(root)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

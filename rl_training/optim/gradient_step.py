@@ -95,7 +95,7 @@ class GradientStep:
         """Return gradient and metrics of ``batch[indices]``, computed piece by piece."""
         if self._pieces == 1:
             return self._piece(batch, indices)
-        gradient = torch.zeros_like(self.optimizer.flat)
+        gradient = torch.zeros_like(self.optimizer.first_moment)
         metrics: dict[str, Tensor] = {}
         # No sample is left over: of an uneven number, some pieces have one more.
         for piece in torch.tensor_split(indices, min(self._pieces, len(indices))):

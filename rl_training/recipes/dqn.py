@@ -252,11 +252,7 @@ class DQN(OffPolicyAlgorithm):
         due = self._due_target_updates(step) - self.target_updates
         if due > 0:
             share = 1.0 - (1.0 - self.settings.tau) ** due
-            with torch.no_grad():
-                if share == 1.0:
-                    self.target_parameters.flat.copy_(self.parameters.flat)
-                else:
-                    self.target_parameters.flat.lerp_(self.parameters.flat, share)
+            self.target_parameters.follow(self.parameters, share)
             self.target_updates += due
         return {
             "train/epsilon": torch.tensor(self.epsilon(self.global_step)),

@@ -233,9 +233,7 @@ class SAC(OffPolicyAlgorithm):
             loss = losses.temperature_loss(self.model.log_alpha, entropy, self.target_entropy)
             metrics["loss/temperature"] = loss.detach()
             self._descend(loss, "temperature")
-        with torch.no_grad():
-            trained = self.parameters["critic"].flat
-            self.target_parameters.flat.lerp_(trained, self.config.algorithm.tau)
+        self.target_parameters.follow(self.parameters["critic"], self.config.algorithm.tau)
         return metrics
 
     def _descend(self, loss: Tensor, name: str) -> Tensor:

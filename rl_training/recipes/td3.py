@@ -177,10 +177,8 @@ class TD3(OffPolicyAlgorithm):
         loss = losses.actor_loss(q)
         metrics["loss/actor"] = loss.detach()
         metrics["train/actor_gradient_norm"] = self._descend(loss, "actor")
-        with torch.no_grad():
-            tau = self.config.algorithm.tau
-            for name, target in self.target_parameters.items():
-                target.flat.lerp_(self.parameters[name].flat, tau)
+        for name, target in self.target_parameters.items():
+            target.follow(self.parameters[name], self.config.algorithm.tau)
         return metrics
 
     def _descend(self, loss: Tensor, name: str) -> Tensor:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.common import aot_autograd
 
-from rl_training.optim import FlatAdam, FlatParameters
+from rl_training.optim import FlatAdam, FlatParameters, descend
 
 
 def make_network() -> nn.Sequential:
@@ -57,6 +60,37 @@ def test_large_networks_are_updated_in_pieces_of_equal_result(
             flat.apply(torch.randn(flat.flat.shape))
         results.append(flat.flat.clone())
     assert torch.equal(results[0], results[1])
+
+
+def test_a_traced_step_equals_an_eager_one_and_copies_no_storage() -> None:
+    """Inputs that overlap would be read through a common base: ``as_strided``, and a copy of it."""
+    operations: set[str] = set()
+
+    def note(graph: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModule:
+        operations.update(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    def trained(backend: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:
+        network, observation = make_network(), torch.ones(4, 3, dtype=torch.float64)
+        own = FlatParameters({"all": network.parameters()})
+        adam = FlatAdam(*own.select("all"), learning_rate=3e-3)
+        target = FlatParameters({"all": copy.deepcopy(network).parameters()})
+
+        def step() -> None:
+            descend(network(observation).square().mean(), adam, max_gradient_norm=0.5)
+            target.follow(own, 0.1)
+
+        take = step if backend is None else torch.compile(step, backend=backend, fullgraph=True)
+        for _ in range(3):
+            take()
+        return own.flat, target.flat
+
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        traced = trained(aot_autograd(fw_compiler=note))
+    for eager, each in zip(trained(None), traced, strict=True):
+        torch.testing.assert_close(each, eager, rtol=0, atol=1e-12)
+    assert "aten.lerp.Scalar" in operations
+    assert not [name for name in operations if "as_strided" in name or "scatter" in name]
 
 
 def test_the_first_step_is_the_learning_rate_in_the_gradients_direction() -> None:
