@@ -53,10 +53,58 @@ def test_runs_of_equal_settings_are_one_line(tmp_path: Path) -> None:
     [(env_id, lines)] = grouped([read_run(path) for path in paths]).items()
     assert env_id == "CartPole-v1"
     assert {name: [run.path.name for run in runs] for name, runs in lines.items()} == {
-        "ppo, algorithm.learning_rate 0.001": ["a1", "a2"],
-        "ppo, algorithm.learning_rate 0.5": ["b"],
+        "ppo, learning_rate 0.001": ["a1", "a2"],
+        "ppo, learning_rate 0.5": ["b"],
         "ppg": ["c"],
     }
+
+
+MANY: dict[str, Any] = {"discount": 0.5, "max_gradient_norm": 0.25, "total_timesteps": 4096}
+
+
+def test_lines_of_many_settings_are_named_by_those_that_tell_them_apart(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / "a"), write_run(tmp_path / "b", learning_rate=0.5, **MANY)]
+    paths.append(write_run(tmp_path / "c", learning_rate=0.25, **MANY))
+    [lines] = grouped([read_run(path) for path in paths]).values()
+    assert {name: [run.path.name for run in runs] for name, runs in lines.items()} == {
+        "ppo, learning_rate 0.001 (+3 settings)": ["a"],
+        "ppo, learning_rate 0.5 (+3 settings)": ["b"],
+        "ppo, learning_rate 0.25 (+3 settings)": ["c"],
+    }
+
+
+def test_lines_that_few_settings_do_not_tell_apart_are_named_by_their_runs(tmp_path: Path) -> None:
+    names = ("a", "b/run", "c/run", "ppo__d")
+    paths = [
+        write_run(tmp_path / name, **{key: MANY[key] for key in list(MANY)[:count]})
+        for count, name in enumerate(names)
+    ]
+    paths.append(write_run(tmp_path / "e", hidden_sizes=[32] * 40))
+    [lines] = grouped([read_run(path) for path in paths]).values()
+    top = tmp_path.name
+    assert list(lines) == [
+        *(f"ppo, {name}" for name in (f"{top}/a", "b/run", "c/run", f"{top}/ppo__d", f"{top}/e")),
+    ]
+
+
+def test_a_legend_covers_no_line(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("matplotlib")
+    from rl_training.experiments.plots import draw_curves, save
+
+    for count, length, below in ((2, 10, False), (2, 90, True), (12, 10, True), (12, 90, True)):
+        names = [f"{number:02}{'_' * length}" for number in range(count)]
+        panel = {name: [[(0, 1.0), (100, 2.0)]] for name in names}
+        panels = {f"Environment-v{number}": panel for number in range(4)}
+        styles = {name: number for number, name in enumerate(names)}
+        figure = draw_curves(panels, "return", styles)
+        save(figure, tmp_path / "curves")
+        figure.draw_without_rendering()  # at its own resolution
+        for axis in figure.axes:
+            box, legend = axis.get_window_extent(), axis.get_legend().get_window_extent()
+            assert box.height / figure.dpi > 2.0 and box.width / figure.dpi > 3.0
+            assert legend.x0 >= 0 and legend.x1 <= figure.bbox.x1 and legend.y0 >= 0
+            assert (legend.y1 < axis.xaxis.label.get_window_extent().y0) == below
+    assert not recwarn.list, "matplotlib warns where the layout has no room"
 
 
 def test_curves_share_steps_or_are_drawn_between_their_points() -> None:
