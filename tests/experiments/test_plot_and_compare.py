@@ -9,6 +9,7 @@ import pytest
 
 from rl_training.cli import main
 from rl_training.config import dump_yaml, load_config, replace_config
+from rl_training.experiments import plot_runs as plot_runs_module
 from rl_training.experiments.card import card
 from rl_training.experiments.compare import compare, grouped, read_run
 from rl_training.experiments.plots import shared_steps
@@ -126,6 +127,42 @@ def test_plot_draws_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert all(path.stat().st_size > 1000 for path in written)
     assert main(["plot", *paths, "--output", str(output), "--metric", "train/return_meen"]) == 2
     assert "Did you mean 'train/return_mean'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "resumes", "drawn"),
+    [
+        ([300], 0, "train/return_mean"),
+        ([200, 300], 1, "train/return_mean"),  # at the end, and at the end again
+        ([300, 300], 0, "train/return_mean"),
+        ([100, 300], 0, "eval/return_mean"),
+        ([100, 200, 300], 1, "eval/return_mean"),
+    ],
+)
+def test_evaluations_at_the_end_alone_are_no_curve(
+    evaluated: list[int], resumes: int, drawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    figures: list[Any] = []
+
+    def keep(figure: Any, base: Path) -> Path:
+        figures.append(figure)
+        return base.with_suffix(".svg")
+
+    monkeypatch.setattr(plot_runs_module, "save", keep)
+    run = Path(write_run(tmp_path / "run"))
+    lines = [json.dumps({"step": step, "return_mean": 5.0}) + "\n" for step in evaluated]
+    (run / "evaluations.jsonl").write_text("".join(lines), encoding="utf-8")
+    metadata = {"status": "finished", "resumes": [{}] * resumes}
+    (run / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
+    plot_runs_module.plot_runs([run], tmp_path / "curves")
+    [axis] = figures[0].axes
+    steps = [100, 200, 300] if drawn.startswith("train") else evaluated
+    assert axis.get_ylabel() == drawn
+    assert list(axis.lines[0].get_xdata()) == steps
+    (run / "metrics.jsonl").unlink()
+    plot_runs_module.plot_runs([run], tmp_path / "curves")
+    assert figures[1].axes[0].get_ylabel() == "eval/return_mean", "there is nothing else"
 
 
 def test_a_line_is_the_interquartile_mean_of_its_runs(tmp_path: Path) -> None:
