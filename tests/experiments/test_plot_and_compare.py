@@ -165,6 +165,24 @@ def test_evaluations_at_the_end_alone_are_no_curve(
     assert figures[1].axes[0].get_ylabel() == "eval/return_mean", "there is nothing else"
 
 
+def test_plots_go_to_the_current_directory_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    run = write_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", run]) == 0
+    assert capsys.readouterr().out.split() == ["learning_curves.png", "learning_curves.svg"]
+    assert {path.name for path in tmp_path.glob("*.*g")} == {
+        "learning_curves.png",
+        "learning_curves.svg",
+    }
+    with pytest.raises(SystemExit):
+        main(["plot", "--help"])
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "in the current directory" in said and "learning_curves" in said
+
+
 def test_a_line_is_the_interquartile_mean_of_its_runs(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from rl_training.experiments.plots import draw_curves
