@@ -117,6 +117,14 @@ class Algorithm(AlgorithmCore):
         """Make the algorithm that ``config`` describes (``env`` overrides its environment)."""
         return cls(env, config=config)
 
+    @property
+    def run_dir(self) -> Path | None:
+        """The run directory that the last `learn` wrote; None before, and without ``output_dir``.
+
+        It is known while that trains: callbacks find it as ``context.algorithm.run_dir``.
+        """
+        return self._run_dir
+
     @names_keywords
     def learn(
         self: Self,
@@ -129,9 +137,11 @@ class Algorithm(AlgorithmCore):
         """Train for ``total_timesteps`` more environment steps (None: the config's), and return
         self.
 
-        A run directory is written only when ``output_dir`` was given to the constructor. Schedules
-        end with the first budget and keep their final value afterwards; ``reschedule`` stretches
-        them to the new one.
+        A run directory is written only when ``output_dir`` was given to the constructor: a new one
+        by each call, as its callbacks and its best evaluation are its own; `run_dir` is the last.
+        A later one begins with a checkpoint of where training stood. `resume_checkpoint` goes on in
+        the same directory. Schedules end with the first budget and keep their final value
+        afterwards; ``reschedule`` stretches them to the new one.
 
         Raises:
             UserError: a budget that is no positive whole number, callbacks that are none, or an
@@ -151,6 +161,7 @@ class Algorithm(AlgorithmCore):
         run = None
         if self._write_runs:
             run = Run.create(self.config, command=[], first_step=before)
+            self._run_dir = run.directory
         result = loop.TrainingLoop(
             self,
             run=run,

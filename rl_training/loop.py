@@ -231,7 +231,8 @@ class TrainingLoop:
             )
         set_torch_threads(algorithm.config.torch_threads)
         if self._progress:
-            announce(algorithm, self.total_timesteps)
+            place = None if self.run is None else self.run.directory
+            announce(algorithm, self.total_timesteps, place)
         with preserve_global_rng(), frozen_garbage(), StopSignals() as signals:
             if self._rng is None:
                 seed_everything(algorithm.config.seed)

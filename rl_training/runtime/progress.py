@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rl_training.config.groups import ATARI_TAG
@@ -250,7 +251,7 @@ class Announced(Protocol):
         """Return lines on its parts."""
 
 
-def announce(algorithm: Announced, total_timesteps: int) -> None:
+def announce(algorithm: Announced, total_timesteps: int, run_dir: Path | None = None) -> None:
     """Print to standard error what is worth knowing before training starts."""
     config, lines = algorithm.config, algorithm.describe()
     if config.env.atari.enabled:
@@ -265,5 +266,7 @@ def announce(algorithm: Announced, total_timesteps: int) -> None:
             f"{total_timesteps:,} steps are not a multiple of the {frames:,} "
             f"per iteration: {rounded:,} will be done"
         )
+    if run_dir is not None:
+        lines.append(f"run directory {run_dir}")
     for line in lines:
         print(line, file=sys.stderr, flush=True)
