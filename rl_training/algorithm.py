@@ -259,12 +259,13 @@ class Algorithm(AlgorithmCore):
         path: str | Path,
         env: Any = None,
         *,
+        best: bool = False,
         networks: Networks | None = None,
         trust_modules: bool = False,
         **changes: Any,
     ) -> Self:
-        """Return the algorithm saved in a checkpoint, a run directory (its latest) or a policy
-        directory.
+        """Return the algorithm saved in a checkpoint, a run directory (its latest checkpoint, or
+        its ``best``) or a policy directory.
 
         With ``env`` it goes on in that environment, from fresh episodes; without, exactly where it
         stood. Nothing read is ever executed, so ``networks`` given in Python must be given again.
@@ -278,6 +279,7 @@ class Algorithm(AlgorithmCore):
         return persistence.load(
             cls,
             Path(path),
+            best=best,
             env=env,
             networks=networks,
             changes=changes,
