@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rl_training import evaluation, loop, persistence
 from rl_training.algorithm_core import AlgorithmCore, Networks
-from rl_training.arguments import names_keywords
+from rl_training.arguments import names_attributes, names_keywords
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import Normalizer, space_from_dict
 from rl_training.envs.flatten import with_row_axis, without_row_axis
@@ -92,6 +92,7 @@ class StatefulPolicy:
         self._starts[np.asarray(environments)] = True
 
 
+@names_attributes
 class Algorithm(AlgorithmCore):
     """One algorithm on one environment: train it, use it, save it, resume it."""
 
