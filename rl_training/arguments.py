@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from rl_training.config import TrainConfig, config_from_dict, replace_config, validate
 from rl_training.config.build import require_config
-from rl_training.config.coercion import NAMES_ELSEWHERE
+from rl_training.config.elsewhere import NAMES_ELSEWHERE
 from rl_training.errors import UserError, nearest
 
 Arguments = ParamSpec("Arguments")

@@ -16,6 +16,7 @@ from rl_training import (
     TrainConfig,
     UserError,
     evaluate_checkpoint,
+    load_config,
     predict_checkpoint,
     replace_config,
     resume_checkpoint,
@@ -222,6 +223,36 @@ def test_a_config_is_a_config(given: Any, made: str) -> None:
     for call in calls:
         with pytest.raises(UserError, match=f"a TrainConfig is needed, {made}"):
             call(given)
+
+
+@pytest.mark.parametrize("value", ["lin_3e-4", lambda left: 3e-4 * left])
+@pytest.mark.parametrize(
+    ("algo", "key", "field"),
+    [
+        ("ppo", "learning_rate", "learning_rate_schedule"),
+        ("ppo", "clip_epsilon", "clip_schedule"),
+        ("dqn", "learning_rate", "learning_rate_schedule"),
+    ],
+)
+def test_a_schedule_in_a_number_s_place_is_told_its_field(
+    algo: str, key: str, field: str, value: Any
+) -> None:
+    config = TrainConfig(algo=algo, env_id="CartPole-v1")
+    told = f" Its schedule is a field of its own, beside the number: {field}, constant or linear."
+    with pytest.raises(UserError) as refused:
+        replace_config(config, **{key: value})
+    assert str(refused.value).endswith(told)
+    assert getattr(replace_config(config, **{field: "linear"}).algorithm, field) == "linear"
+    with pytest.raises(UserError, match=r"expected a number, not 'three'\.$"):
+        replace_config(config, **{key: "three"})
+
+
+def test_a_schedule_in_a_file_is_told_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "zoo.yaml"
+    lines = "algo: ppo\nenv_id: CartPole-v1\nalgorithm: {learning_rate: lin_3e-4}\n"
+    path.write_text(lines, encoding="utf-8")
+    with pytest.raises(UserError, match=r"zoo\.yaml.*'lin_3e-4'\. .*: learning_rate_schedule, "):
+        load_config(path)
 
 
 def test_a_callback_given_to_the_constructor_is_named_too() -> None:
