@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import rl_training
+from rl_training.errors import UserError, lies_here
+from rl_training.registry import import_object
 from rl_training.version import __version__
 
 
@@ -44,6 +48,52 @@ def test_the_package_lists_its_names_without_importing_them() -> None:
 def test_every_public_name_exists() -> None:
     for name in rl_training.__all__:
         assert getattr(rl_training, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["train", "--algo", "ppo", "--env-id", "of_my_own:Robot-v0"], True),
+        (["train", "--algo", "ppo", "--env-id", "of_my_own.parts:parallel_env"], True),
+        (["check-env", "of_another:Robot-v0"], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_module_in_the_current_directory_that_a_script_does_not_see_is_told(
+    words: list[str], named: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "of_my_own.py").write_text("", encoding="utf-8")
+    script = tmp_path / "bin" / "rl-training"  # its own directory comes first, as an installed one
+    script.parent.mkdir()
+    lines = "import sys\nfrom rl_training.cli import main\nsys.exit(main())\n"
+    script.write_text(lines, encoding="utf-8")
+    root = str(Path(rl_training.__file__).parent.parent)
+    run = subprocess.run(
+        [sys.executable, str(script), *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert run.returncode == 2
+    assert ("'of_my_own' lies in the current directory" in run.stderr) == named
+    assert ("python -m rl_training" in run.stderr) == named
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_module_that_is_looked_for_in_the_current_directory_is_not_told_to_lie_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    (tmp_path / "of_my_own").mkdir()
+    assert "of_my_own" in lies_here("of_my_own.missing")
+    with pytest.raises(UserError, match=r"no module 'of_my_own'\. 'of_my_own' lies in the current"):
+        import_object("of_my_own:Net")
+    for place in ("", str(tmp_path)):
+        monkeypatch.setattr(sys, "path", [place, *sys.path])
+        assert lies_here("of_my_own.missing") == ""
+        monkeypatch.setattr(sys, "path", sys.path[1:])
 
 
 @pytest.mark.parametrize(
