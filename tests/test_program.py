@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rl_training
+from rl_training.cli import commands, main
 from rl_training.errors import UserError, lies_here
 from rl_training.registry import import_object
 from rl_training.version import __version__
@@ -48,6 +50,36 @@ def test_the_package_lists_its_names_without_importing_them() -> None:
 def test_every_public_name_exists() -> None:
     for name in rl_training.__all__:
         assert getattr(rl_training, name) is not None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["train", "--help"]], ids=" ".join)
+def test_a_standard_output_that_is_full_is_told_in_one_line(
+    words: list[str], unbuffered: str
+) -> None:
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "rl_training", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert run.returncode == 1
+    full_text = os.strerror(errno.ENOSPC)
+    assert run.stderr == f"rl-training: error: standard output cannot be written: {full_text}\n"
+
+
+def test_an_error_of_the_system_from_elsewhere_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: list[str]) -> int:
+        raise OSError(errno.ENOSPC, "the simulator's disk is full")
+
+    monkeypatch.setattr(commands, "_dispatch", fails)
+    assert main(["list"]) == 1
+    assert "Traceback" in (err := capsys.readouterr().err) and "simulator's disk" in err
 
 
 @pytest.mark.parametrize(
