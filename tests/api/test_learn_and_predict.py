@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,30 @@ def test_where_the_run_is_is_said_before_it_begins(
     assert seen == [algorithm.run_dir] == [next(tmp_path.iterdir())]
     assert make().learn(64, progress=True).run_dir is None
     assert "run directory" not in capsys.readouterr().err
+
+
+def test_trainings_side_by_side_in_threads_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class LearnsBeside(Callback):
+        def __init__(self, *, thread: bool) -> None:
+            self.thread = thread
+
+        def on_train_start(self, context: Any) -> None:
+            if not self.thread:
+                make().learn(64)
+                return
+            beside = threading.Thread(target=make().learn, args=(64,))
+            beside.start()
+            beside.join()
+
+    make().learn(64, callbacks=[LearnsBeside(thread=False)])
+    assert "another thread" not in caplog.text, "one within the other is no disturbance"
+    make().learn(64, callbacks=[LearnsBeside(thread=True)])
+    assert caplog.text.count("Another training goes on in another thread") == 1
+    caplog.clear()
+    thread = threading.Thread(target=make().learn, args=(64,))
+    thread.start()
+    thread.join()
+    assert "another thread" not in caplog.text, "the others are over"
 
 
 @pytest.mark.parametrize("steps", [0, -5])
