@@ -23,6 +23,7 @@ from rl_training import (
     train,
 )
 from rl_training.arguments import ATTRIBUTES_ELSEWHERE
+from rl_training.cli import main
 from rl_training.config import validate
 from rl_training.runtime.callbacks import TrainContext
 from tests.api.runs import SMALL, make, observations
@@ -253,6 +254,15 @@ def test_a_schedule_in_a_file_is_told_its_field(tmp_path: Path) -> None:
     path.write_text(lines, encoding="utf-8")
     with pytest.raises(UserError, match=r"zoo\.yaml.*'lin_3e-4'\. .*: learning_rate_schedule, "):
         load_config(path)
+
+
+def test_so_is_one_in_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--algo", "ppo", "--env-id", "CartPole-v1", "--algorithm.learning-rate"]
+    for value in ("lin_3e-4", "three"):
+        assert main([*words, value]) == 2
+        err = capsys.readouterr().err
+        assert f"--algorithm.learning-rate: expected a number, not '{value}'." in err
+        assert ("beside the number: learning_rate_schedule" in err) == (value == "lin_3e-4")
 
 
 def test_a_callback_given_to_the_constructor_is_named_too() -> None:
