@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rl_training import evaluation, loop, persistence
 from rl_training.algorithm_core import AlgorithmCore, Networks
-from rl_training.arguments import names_keywords
+from rl_training.arguments import names_attributes, names_keywords
 from rl_training.config import TrainConfig, replace_config
 from rl_training.envs import Normalizer, space_from_dict
 from rl_training.envs.flatten import with_row_axis, without_row_axis
@@ -92,6 +92,7 @@ class StatefulPolicy:
         self._starts[np.asarray(environments)] = True
 
 
+@names_attributes
 class Algorithm(AlgorithmCore):
     """One algorithm on one environment: train it, use it, save it, resume it."""
 
@@ -117,6 +118,14 @@ class Algorithm(AlgorithmCore):
         """Make the algorithm that ``config`` describes (``env`` overrides its environment)."""
         return cls(env, config=config)
 
+    @property
+    def run_dir(self) -> Path | None:
+        """The run directory that the last `learn` wrote; None before, and without ``output_dir``.
+
+        It is known while that trains: callbacks find it as ``context.algorithm.run_dir``.
+        """
+        return self._run_dir
+
     @names_keywords
     def learn(
         self: Self,
@@ -129,9 +138,11 @@ class Algorithm(AlgorithmCore):
         """Train for ``total_timesteps`` more environment steps (None: the config's), and return
         self.
 
-        A run directory is written only when ``output_dir`` was given to the constructor. Schedules
-        end with the first budget and keep their final value afterwards; ``reschedule`` stretches
-        them to the new one.
+        A run directory is written only when ``output_dir`` was given to the constructor: a new one
+        by each call, as its callbacks and its best evaluation are its own; `run_dir` is the last.
+        A later one begins with a checkpoint of where training stood. `resume_checkpoint` goes on in
+        the same directory. Schedules end with the first budget and keep their final value
+        afterwards; ``reschedule`` stretches them to the new one.
 
         Raises:
             UserError: a budget that is no positive whole number, callbacks that are none, or an
@@ -151,6 +162,7 @@ class Algorithm(AlgorithmCore):
         run = None
         if self._write_runs:
             run = Run.create(self.config, command=[], first_step=before)
+            self._run_dir = run.directory
         result = loop.TrainingLoop(
             self,
             run=run,
@@ -248,12 +260,13 @@ class Algorithm(AlgorithmCore):
         path: str | Path,
         env: Any = None,
         *,
+        best: bool = False,
         networks: Networks | None = None,
         trust_modules: bool = False,
         **changes: Any,
     ) -> Self:
-        """Return the algorithm saved in a checkpoint, a run directory (its latest) or a policy
-        directory.
+        """Return the algorithm saved in a checkpoint, a run directory (its latest checkpoint, or
+        its ``best``) or a policy directory.
 
         With ``env`` it goes on in that environment, from fresh episodes; without, exactly where it
         stood. Nothing read is ever executed, so ``networks`` given in Python must be given again.
@@ -267,6 +280,7 @@ class Algorithm(AlgorithmCore):
         return persistence.load(
             cls,
             Path(path),
+            best=best,
             env=env,
             networks=networks,
             changes=changes,

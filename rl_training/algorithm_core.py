@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,6 +96,7 @@ class AlgorithmCore(AlgorithmHooks):
         self._pending_environment: tuple[Mapping[str, Any], bool] | None = None
         self._collector: Collector | None = None
         self._write_runs = False
+        self._run_dir: Path | None = None
         self._unusable: str | None = None
 
     def _make(self, observation_space: Any, action_space: Any) -> None:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from rl_training.config import TrainConfig, config_from_dict, replace_config, validate
-from rl_training.config.coercion import NAMES_ELSEWHERE
+from rl_training.config.build import require_config
+from rl_training.config.elsewhere import NAMES_ELSEWHERE
 from rl_training.errors import UserError, nearest
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Class = TypeVar("Class")
 
 KEYWORDS_ELSEWHERE = {
     "callback": "callbacks=[...]",
@@ -62,6 +64,47 @@ def _unknown_keyword(call: str, name: str, known: list[str], holder: str) -> str
         here = None
     hint = f" Here it is {here.format(holder=holder)}." if here else nearest(name, known)
     return f"{call}() takes no {name!r}.{hint} It takes {', '.join(known)}."
+
+
+ATTRIBUTES_ELSEWHERE = {
+    "ep_info_buffer": "the metric train/return_mean, of metrics.jsonl and of callbacks",
+    "gamma": "discount",
+    "get_env": "environment",
+    "get_parameters": "policy_state()",
+    "get_vec_normalize_env": "normalizer",
+    "learning_rate": "config.algorithm.learning_rate",
+    "n_envs": "config.num_envs",
+    "n_steps": "config.algorithm.num_steps, of PPO, PPG and their like",
+    "num_timesteps": "global_step",
+    "save_replay_buffer": "save(path), which keeps the replay buffer too",
+    "set_env": "{cls}.load(path, env=...), of what save(path) wrote",
+    "set_logger": "output_dir and the group tracking, of the constructor",
+    "set_parameters": "load_policy_state(...), or {cls}.load(path)",
+    "set_random_seed": "seed, of the constructor",
+}
+"""Attributes that users of Stable-Baselines3 try first, and what they are here."""
+
+
+class _Elsewhere:
+    """An attribute that says what it is called here.
+
+    Not `__getattr__`, which would also catch, and hide, an AttributeError inside a property.
+    """
+
+    def __init__(self, name: str, here: str) -> None:
+        self._name, self._here = name, here
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        here = self._here.format(cls=owner.__name__)
+        raise AttributeError(f"{owner.__name__} has no {self._name!r}. Here it is {here}.")
+
+
+def names_attributes(cls: type[Class]) -> type[Class]:
+    """Let a class answer other libraries' attributes by `AttributeError` with the name here."""
+    for name, here in ATTRIBUTES_ELSEWHERE.items():
+        if name not in dir(cls):
+            setattr(cls, name, _Elsewhere(name, here))
+    return cls
 
 
 PYTHON_ENVIRONMENT = "python:"
@@ -114,10 +157,11 @@ def resolve_config(
     if config is None:
         env_id = env if isinstance(env, str) else changes.pop("env_id", None) or _name(env)
         config = config_from_dict({"algo": algo, "env_id": env_id}, source=f"{algo}(...)")
-    elif config.algo != algo:
-        raise UserError(f"the config is for {config.algo!r}, not for {algo!r}.")
-    elif isinstance(env, str):
-        changes = {"env_id": env, **changes}
+    else:
+        require_config(config)
+        if config.algo != algo:
+            raise UserError(f"the config is for {config.algo!r}, not for {algo!r}.")
+        changes = {"env_id": env, **changes} if isinstance(env, str) else changes
     changes = with_number_of(env, changes)
     if changes:
         config = replace_config(config, **changes)

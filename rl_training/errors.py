@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -25,6 +27,21 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     by_lower_case = {each.lower(): each for each in candidates}
     matches = difflib.get_close_matches(name.lower(), list(by_lower_case), n=1, cutoff=0.5)
     return f" Did you mean {by_lower_case[matches[0]]!r}?" if matches else ""
+
+
+def lies_here(module: str) -> str:
+    """Return what to do about a module that is not found although it lies in the current directory,
+    where an installed program such as ``rl-training`` does not look; else an empty string.
+    """
+    top, here = module.partition(".")[0], Path.cwd()
+    there = (here / f"{top}.py").is_file() or (here / top).is_dir()
+    searched = {Path(place).resolve() for place in sys.path}  # "" is the current directory
+    if not there or here.resolve() in searched:
+        return ""
+    return (
+        f" {top!r} lies in the current directory, where Python does not look: begin with "
+        "`python -m rl_training` instead of `rl-training`, or set PYTHONPATH=."
+    )
 
 
 def one_line(given: object) -> str:

@@ -44,6 +44,7 @@ from rl_training.runtime.seeding import (
     set_global_rng_state,
 )
 from rl_training.runtime.signals import StopSignals
+from rl_training.runtime.threads import training_thread
 from rl_training.runtime.training_result import LoopResult, what_is_left
 
 if TYPE_CHECKING:
@@ -231,8 +232,9 @@ class TrainingLoop:
             )
         set_torch_threads(algorithm.config.torch_threads)
         if self._progress:
-            announce(algorithm, self.total_timesteps)
-        with preserve_global_rng(), frozen_garbage(), StopSignals() as signals:
+            place = None if self.run is None else self.run.directory
+            announce(algorithm, self.total_timesteps, place)
+        with training_thread(), preserve_global_rng(), frozen_garbage(), StopSignals() as signals:
             if self._rng is None:
                 seed_everything(algorithm.config.seed)
             else:

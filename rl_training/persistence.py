@@ -52,13 +52,14 @@ def load(
     cls: type[AnyAlgorithm],
     path: Path,
     *,
+    best: bool = False,
     env: Any,
     networks: Networks | None,
     changes: Mapping[str, Any],
     trust_modules: bool = False,
 ) -> AnyAlgorithm:
     """Return what `save`, or a run, wrote; see `Algorithm.load`."""
-    directory = checkpoints.resolve_checkpoint(path)
+    directory = checkpoints.resolve_checkpoint(path, best=best)
     policy = checkpoints.load_policy(directory)
     config = config_from_dict(policy.config, source=str(directory))
     if config.algo != cls.name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from rl_training.errors import UserError, nearest
+from rl_training.errors import UserError, lies_here, nearest
 from rl_training.garbage import import_module
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ def import_object(path: str) -> Any:
         if error.name is not None and module_name.startswith(error.name):
             raise UserError(
                 f"cannot import {path!r}: there is no module {error.name!r}."
+                f"{lies_here(module_name)}"
             ) from error
         raise
     if not hasattr(module, attribute):

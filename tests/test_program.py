@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import rl_training
+from rl_training.cli import commands, main
+from rl_training.errors import UserError, lies_here
+from rl_training.registry import import_object
 from rl_training.version import __version__
 
 
@@ -44,6 +50,82 @@ def test_the_package_lists_its_names_without_importing_them() -> None:
 def test_every_public_name_exists() -> None:
     for name in rl_training.__all__:
         assert getattr(rl_training, name) is not None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["train", "--help"]], ids=" ".join)
+def test_a_standard_output_that_is_full_is_told_in_one_line(
+    words: list[str], unbuffered: str
+) -> None:
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "rl_training", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert run.returncode == 1
+    full_text = os.strerror(errno.ENOSPC)
+    assert run.stderr == f"rl-training: error: standard output cannot be written: {full_text}\n"
+
+
+def test_an_error_of_the_system_from_elsewhere_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: list[str]) -> int:
+        raise OSError(errno.ENOSPC, "the simulator's disk is full")
+
+    monkeypatch.setattr(commands, "_dispatch", fails)
+    assert main(["list"]) == 1
+    assert "Traceback" in (err := capsys.readouterr().err) and "simulator's disk" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["train", "--algo", "ppo", "--env-id", "of_my_own:Robot-v0"], True),
+        (["train", "--algo", "ppo", "--env-id", "of_my_own.parts:parallel_env"], True),
+        (["check-env", "of_another:Robot-v0"], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_module_in_the_current_directory_that_a_script_does_not_see_is_told(
+    words: list[str], named: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "of_my_own.py").write_text("", encoding="utf-8")
+    script = tmp_path / "bin" / "rl-training"  # its own directory comes first, as an installed one
+    script.parent.mkdir()
+    lines = "import sys\nfrom rl_training.cli import main\nsys.exit(main())\n"
+    script.write_text(lines, encoding="utf-8")
+    root = str(Path(rl_training.__file__).parent.parent)
+    run = subprocess.run(
+        [sys.executable, str(script), *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert run.returncode == 2
+    assert ("'of_my_own' lies in the current directory" in run.stderr) == named
+    assert ("python -m rl_training" in run.stderr) == named
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_module_that_is_looked_for_in_the_current_directory_is_not_told_to_lie_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    (tmp_path / "of_my_own").mkdir()
+    assert "of_my_own" in lies_here("of_my_own.missing")
+    with pytest.raises(UserError, match=r"no module 'of_my_own'\. 'of_my_own' lies in the current"):
+        import_object("of_my_own:Net")
+    for place in ("", str(tmp_path)):
+        monkeypatch.setattr(sys, "path", [place, *sys.path])
+        assert lies_here("of_my_own.missing") == ""
+        monkeypatch.setattr(sys, "path", sys.path[1:])
 
 
 @pytest.mark.parametrize(

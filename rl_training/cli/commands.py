@@ -7,6 +7,8 @@ so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import importlib
 import json
@@ -14,7 +16,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,6 +56,8 @@ _MANY_RUNS = {
     "tune": "tune",
 }
 """Commands and the modules of `rl_training.cli` that have them."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of a standard output that takes nothing, among others."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,22 +72,53 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for good
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        with _flushed():
+            return _dispatch(arguments)
     except UserError as error:
         print(f"rl-training: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
     except NonFiniteError as error:
         print(f"rl-training: training failed: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader of a pipe is gone: `rl-training list | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        return _os_error(error)
     except KeyboardInterrupt:
         print("rl-training: interrupted", file=sys.stderr)
         return 130
     except Exception:
         traceback.print_exc()
         return 1
+
+
+@contextlib.contextmanager
+def _flushed() -> Iterator[None]:
+    """Write out what was printed before the program ends, where nobody could say that it failed."""
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:  # closed by whoever started this
+            sys.stdout.flush()
+
+
+def _os_error(error: OSError) -> int:
+    """Say what failed, unless the reader of a pipe is gone: `rl-training list | head -1`."""
+    if error.errno in _FULL and not _can_print():
+        what = error.strerror or error
+        print(f"rl-training: error: standard output cannot be written: {what}", file=sys.stderr)
+    elif not isinstance(error, BrokenPipeError):
+        traceback.print_exc()
+        return 1
+    with contextlib.suppress(OSError):  # what is left in the buffer would fail once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _can_print() -> bool:
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
 
 
 def recipe_main(algo: str) -> NoReturn:

@@ -117,7 +117,7 @@ class PlotArguments:
     runs: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN")]
     """Run directories."""
     output: str = "learning_curves"
-    """Name of the files; .png and .svg are put on."""
+    """Name of the files, in the current directory or with a path; .png and .svg are put on."""
     metric: str | None = None
     """A name of metrics.jsonl, or eval/NAME; by default the mean return."""
 

@@ -14,6 +14,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from rl_training.config.coercion import coerce, dotted_names, is_number, nearest_name
+from rl_training.config.elsewhere import schedule_hint
 from rl_training.config.yaml_text import format_yaml, parse_yaml
 from rl_training.errors import UserError
 
@@ -57,7 +58,7 @@ def parse_flags(
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_one_line(complaint.getvalue())) from None
+        raise UserError(_with_schedule_hint(_one_line(complaint.getvalue()))) from None
 
 
 def _switched_off(word: str) -> str:
@@ -142,6 +143,13 @@ def _one_line(box: str) -> str:
             sections.append([])
     text = " ".join(next((section for section in sections if section), []))
     return text.removeprefix("Error parsing ") or "the arguments do not fit; --help lists them."
+
+
+def _with_schedule_hint(text: str) -> str:
+    """Return the text of an error with the hint that a file's would have."""
+    flag, value = text.partition(":")[0], re.search(r", not '(.*)'\.$", text)
+    key = flag.removeprefix("--").replace("-", "_")
+    return text + (schedule_hint(key, value[1]) if value else "")
 
 
 def without_field(cls: type[Any], name: str, **groups: type[Any]) -> type[Any]:

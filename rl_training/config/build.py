@@ -131,12 +131,25 @@ def untyped(config: TrainConfig) -> TrainConfig:
     )
 
 
+def require_config(config: Any) -> None:
+    """Raise `UserError` for anything but a `TrainConfig`; says how one is made of that."""
+    if isinstance(config, TrainConfig):
+        return
+    make = "TrainConfig(algo=..., env_id=...) makes one"
+    if isinstance(config, Mapping):
+        make = "config_from_dict(data, source=...) makes one of a dictionary"
+    elif isinstance(config, str | PathLike):
+        make = "load_config(path) reads one from a file or a preset"
+    raise UserError(f"a TrainConfig is needed, not a {type(config).__name__}: {make}.")
+
+
 def validate(config: TrainConfig) -> None:
     """Refuse values that cannot be: wrong types, each group's own rules, and the algorithm's.
 
     Raises:
-        UserError: names the key and what is allowed.
+        UserError: names the key and what is allowed; or this is no `TrainConfig`.
     """
+    require_config(config)
     build(train_config_class(config.algo), config_to_dict(config))
     config.validate()
     for group in _GROUPS[1:]:
@@ -156,6 +169,7 @@ def replace_config(config: TrainConfig, **changes: Any) -> TrainConfig:
     Raises:
         UserError: an unknown name, with the nearest one; a wrong type; an impossible value.
     """
+    require_config(config)
     data = config_to_dict(config)
     if changes.get("algo", config.algo) != config.algo:
         del data["algorithm"]

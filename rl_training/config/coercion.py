@@ -18,6 +18,7 @@ from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any, Literal, TypeVar, cast
 
+from rl_training.config.elsewhere import NAMES_ELSEWHERE, schedule_hint
 from rl_training.errors import UserError, nearest
 
 Instance = TypeVar("Instance")
@@ -57,7 +58,9 @@ def wrong(key: str, expected: str, value: Any) -> ConfigKeyError:
     except ValueError:  # Python prints no integer of more than 4300 digits
         shown = "a number of thousands of digits"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-    return ConfigKeyError(key, f"{key}: expected {expected}, not {shown}.")
+    return ConfigKeyError(
+        key, f"{key}: expected {expected}, not {shown}.{schedule_hint(key, value)}"
+    )
 
 
 def build(cls: type[Instance], data: Mapping[str, Any], prefix: str = "") -> Instance:
@@ -94,35 +97,6 @@ def _field_types(cls: type[Any]) -> Mapping[str, Any]:
     return types.MappingProxyType(
         {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     )
-
-
-NAMES_ELSEWHERE = {
-    "action_noise": "exploration_noise",
-    "batch_size": "minibatch_size",
-    "buffer_size": "replay_capacity",
-    "callback": "learn(callbacks=[...])",
-    "clip_range": "clip_epsilon",
-    "clip_range_vf": "value_clip_epsilon",
-    "ent_coef": "entropy_coefficient",
-    "exploration_final_eps": "exploration_final",
-    "exploration_initial_eps": "exploration_initial",
-    "gamma": "discount",
-    "gradient_steps": "gradient_steps_per_step",
-    "learning_starts": "warm_up",
-    "max_grad_norm": "max_gradient_norm",
-    "n_envs": "num_envs",
-    "n_epochs": "num_epochs",
-    "n_steps": "num_steps",
-    "policy_kwargs": "hidden_sizes, activation, encoder or network",
-    "progress_bar": "learn(progress=True)",
-    "sde_sample_freq": "gsde_resample_interval",
-    "tensorboard_log": "output_dir, with tracking.tensorboard",
-    "train_freq": "train_every",
-    "use_sde": "gsde",
-    "verbose": "learn(progress=True)",
-    "vf_coef": "value_coefficient",
-}
-"""What users of Stable-Baselines3 try first, and its name here."""
 
 
 def unknown_key(

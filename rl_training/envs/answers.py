@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.envs.flatten import leaves_of, named, part_of
+from rl_training.envs.flatten import leaves_of, part_of, part_text
 
 _ANSWERS = {
     "reset": "reset must return (observation, info)",
@@ -72,6 +72,6 @@ def require_shapes(observation: Any, space: Any) -> None:
         value = part_of(observation, path)
         if np.shape(value) != tuple(each.shape):
             raise ValueError(
-                f"an environment returned an observation{named(path)} of shape {np.shape(value)}, "
-                f"its space says {tuple(each.shape)}"
+                f"an environment returned {part_text('an observation', path)} of shape "
+                f"{np.shape(value)}, its space says {tuple(each.shape)}"
             )

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.answers import plain_reward
-from rl_training.envs.flatten import leaves_of, named
+from rl_training.envs.flatten import leaves_of, part_text
 from rl_training.envs.masks import LegalChoices, found_mask, mask_in
 from rl_training.envs.spaces import DISCRETE, ActionMap
 from rl_training.errors import UserError, one_line
@@ -216,7 +216,7 @@ def _look_at_reward(reward: Any, found: Findings) -> None:
 
 def _look_at_observation(observation: Any, space: Any, where: str, found: Findings) -> None:
     for path, each in leaves_of(space):
-        label = f"the observation{named(path)} of {where}"
+        label = f"{part_text('the observation', path)} of {where}"
         try:
             value = observation
             for step in path:

@@ -129,9 +129,9 @@ class Flattening:
             try:
                 value = np.asarray(_pick(observation, leaf.path))
             except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise UserError(f"the observation has no{named(leaf.path)} that fits.") from error
+                raise UserError(_missing(observation, leaf.path)) from error
             if value.dtype.kind not in "fiub":
-                raise UserError(f"the observation{named(leaf.path)} holds no numbers.")
+                raise UserError(f"{part_text('the observation', leaf.path)} holds no numbers.")
             values.append(value)
         single = all(
             value.ndim == len(leaf.space.shape)
@@ -171,8 +171,8 @@ class Flattening:
         for leaf, value in zip(self._leaves, values, strict=True):
             if value.shape != (count, *leaf.space.shape):
                 raise ValueError(
-                    f"an observation{named(leaf.path)} has the shape {value.shape[1:]}, its space "
-                    f"says {leaf.space.shape}."
+                    f"{part_text('an observation', leaf.path)} has the shape {value.shape[1:]}, "
+                    f"its space says {leaf.space.shape}."
                 )
         raise AssertionError("every part has its shape")
 
@@ -180,14 +180,16 @@ class Flattening:
 def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) -> None:
     if value.dtype.kind not in "iub":
         raise ValueError(
-            f"an observation{named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
+            f"{part_text('an observation', leaf.path)} is of {value.dtype}, and its space is "
+            f"{leaf.space}."
         )
     count = len(value)
     index = value.reshape(count, -1).astype(np.int64, copy=False) - one_hot.start
     # As unsigned numbers, negative ones are too large as well.
     if (index.view(np.uint64) >= one_hot.counts).any():
         raise ValueError(
-            f"an observation{named(leaf.path)} is not in its space {leaf.space}: {value.tolist()}."
+            f"{part_text('an observation', leaf.path)} is not in its space {leaf.space}: "
+            f"{value.tolist()}."
         )
     columns[np.arange(count)[:, None], index + one_hot.first] = 1.0
 
@@ -195,7 +197,8 @@ def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) 
 def _require_bytes(leaf: _Leaf, value: Array) -> None:
     if value.dtype.kind not in "iub":
         raise ValueError(
-            f"an observation{named(leaf.path)} is of {value.dtype}, and its space is {leaf.space}."
+            f"{part_text('an observation', leaf.path)} is of {value.dtype}, and its space is "
+            f"{leaf.space}."
         )
 
 
@@ -283,6 +286,17 @@ def part_of(observation: Any, path: Path) -> Any:
 def named(path: Path) -> str:
     """Return the keys and indices that lead to a part, as they are written in Python."""
     return f"{''.join(f'[{step!r}]' for step in path)}"
+
+
+def part_text(whole: str, path: Path) -> str:
+    """Return what messages call a part of ``whole``, or ``whole`` itself."""
+    return f"{whole}'s part {named(path)}" if path else whole
+
+
+def _missing(observation: Any, path: Path) -> str:
+    keys = f" with {', '.join(map(repr, observation))}" if isinstance(observation, dict) else ""
+    what = f"the observation has no part {named(path)}" if path else "the observation has no shape"
+    return f"{what} that fits: it is a {type(observation).__name__}{keys}."
 
 
 def flattening_of(space: Any) -> Flattening | None:
@@ -381,6 +395,6 @@ def require_integers(observation: Any, space: Any) -> None:
         given = np.asarray(part_of(observation, path)).dtype
         if given.kind not in "iub":
             raise UserError(
-                f"the observation space{named(path)} says {each.dtype}, and an environment "
+                f"{part_text('the observation space', path)} says {each.dtype}, and an environment "
                 f"returned a {given} observation: give the space the dtype of its observations."
             )

@@ -11,7 +11,7 @@ import gymnasium
 
 from rl_training.arguments import PYTHON_ENVIRONMENT
 from rl_training.envs import procgen
-from rl_training.errors import UserError, nearest, one_line
+from rl_training.errors import UserError, lies_here, nearest, one_line
 
 _WRONG_ARGUMENTS = re.compile(
     r"unexpected keyword argument|takes no (keyword )?arguments|multiple values for|"
@@ -169,6 +169,7 @@ def _import_module(module: str, env_id: str) -> None:
             raise
         extra = _EXTRA_OF_MODULE.get(error.name)
         remedy = "" if extra is None else f' pip install "rl_training[{extra}]".'
+        remedy = remedy or lies_here(module)
         raise UserError(
             f"environment {env_id!r}: there is no module {error.name!r} to import.{remedy}"
         ) from error

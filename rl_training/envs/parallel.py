@@ -17,7 +17,7 @@ from rl_training.envs.flatten import flattening_of, require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import Asked
 from rl_training.envs.rows import NOTHING, RowError, RowStep, WithoutSnapshots, joined_info
-from rl_training.errors import UserError, nearest
+from rl_training.errors import UserError, lies_here, nearest
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
@@ -54,9 +54,12 @@ def parallel_maker(
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
+        extra = (
+            'pip install "rl_training[pettingzoo]" has PettingZoo and its particle environments.'
+        )
         raise UserError(
             f"environment {env_id!r}: there is no module {error.name!r}; "
-            'pip install "rl_training[pettingzoo]" has PettingZoo and its particle environments.'
+            f"{lies_here(name).strip() or extra}"
         ) from error
     make = getattr(module, "parallel_env", None)
     if make is None:

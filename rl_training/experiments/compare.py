@@ -12,6 +12,7 @@ from typing import Any
 from rl_training.config import config_to_dict, load_config
 from rl_training.errors import UserError
 from rl_training.experiments.jobs import read_lines
+from rl_training.experiments.line_names import Settings, bare_keys, line_names
 from rl_training.runtime.files import read_json
 
 _APART = ("seed", "output_dir", "tags", "tracking")
@@ -127,20 +128,32 @@ def _write(value: Any) -> str:
 
 
 def grouped(runs: Sequence[RunSummary]) -> dict[str, dict[str, list[RunSummary]]]:
-    """Return runs by environment and by name: the algorithm, with the settings in which runs of it
-    differ. Runs that differ in their seeds alone share a name.
+    """Return runs by environment and by name: the algorithm, with settings that tell its lines
+    apart. Runs that differ in their seeds alone share a name.
     """
-    panels: dict[str, dict[str, list[RunSummary]]] = {}
+    kinds: dict[tuple[str, str], list[RunSummary]] = {}
     for run in runs:
-        env_id, algo = run.config["env_id"], run.config["algo"]
-        kin = [
-            each for each in runs if (each.config["env_id"], each.config["algo"]) == (env_id, algo)
-        ]
-        keys = dict.fromkeys(key for each in kin for key in each.config if not _is_apart(key))
-        differing = [key for key in keys if len({repr(each.config.get(key)) for each in kin}) > 1]
-        settings = [f"{key} {_write(run.config.get(key))}" for key in differing]
-        panels.setdefault(env_id, {}).setdefault(", ".join([algo, *settings]), []).append(run)
+        kinds.setdefault((run.config["env_id"], run.config["algo"]), []).append(run)
+    panels: dict[str, dict[str, list[RunSummary]]] = {}
+    for (env_id, algo), kin in kinds.items():
+        lines: dict[Settings, list[RunSummary]] = {}
+        for run, settings in zip(kin, _differing(kin), strict=True):
+            lines.setdefault(settings, []).append(run)
+        names = line_names(algo, lines)
+        panels.setdefault(env_id, {}).update({names[key]: lines[key] for key in lines})
     return panels
+
+
+def _differing(runs: Sequence[RunSummary]) -> list[Settings]:
+    """Return of each run the settings in which it differs from any other."""
+    keys = dict.fromkeys(key for run in runs for key in run.config)
+    names = bare_keys(list(keys))
+    differing = [
+        key
+        for key in keys
+        if not _is_apart(key) and len({repr(run.config.get(key)) for run in runs}) > 1
+    ]
+    return [tuple((names[key], _write(run.config.get(key))) for key in differing) for run in runs]
 
 
 def _is_apart(key: str) -> bool:

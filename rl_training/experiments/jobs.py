@@ -140,6 +140,24 @@ def prepare(manifest: Manifest, directory: Path) -> list[Job]:
     return jobs
 
 
+def require_begun(manifest: Manifest, directory: Path) -> None:
+    """Raise unless a folder holds a run of a manifest, done or not.
+
+    Raises:
+        UserError: it holds none; names what was looked for.
+    """
+    jobs = jobs_of(manifest, directory)
+    if any(job.planned for job in jobs):
+        return
+    first = jobs[0].directory.name
+    what = first if len(jobs) == 1 else f"{first} or any of {len(jobs) - 1} others like it"
+    holds = "holds no run" if directory.is_dir() else "is no folder with runs"
+    raise UserError(
+        f"{directory} {holds} of the benchmark {manifest.name}: there is no folder {what} in it. "
+        "`rl-training benchmark run` makes them; --output-dir is where they lie."
+    )
+
+
 def measured_as_now(job: Job, config: TrainConfig, manifest: Manifest) -> bool:
     """Whether a job's folder was made with what the manifest and the zoo say today.
 

@@ -117,7 +117,7 @@ class ExperimentManager:
             plots: draw them; needs the extra ``plots``.
 
         Raises:
-            UserError: the extra is missing, or the folder cannot be written.
+            UserError: there is no run yet, the extra is missing, or the folder cannot be written.
         """
         from rl_training.experiments.report import write_report
 

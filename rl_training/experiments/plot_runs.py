@@ -28,7 +28,7 @@ def plot_runs(
         runs: run directories.
         output: the file's name; the suffixes are put on.
         metric: a name of ``metrics.jsonl``, or ``eval/<name>``; None: the evaluations' mean return
-            where every run has at least two, else that of the training episodes.
+            where every run was evaluated on the way, else that of the training episodes.
 
     Raises:
         UserError: a run is none, has no such metric, the extra ``plots`` is missing, or the file
@@ -38,9 +38,7 @@ def plot_runs(
     found = [read_run(path) for path in runs]
     if not found:
         raise UserError("there is no run to plot.")
-    if metric is None:
-        evaluated = all(len(run.curve(EVALUATIONS)) > 1 for run in found)
-        metric = EVALUATIONS if evaluated else TRAINING
+    metric = _usual_metric(found) if metric is None else metric
     panels: dict[str, dict[str, list[Curve]]] = {
         env_id: {name: [_curve(run, metric) for run in members] for name, members in lines.items()}
         for env_id, lines in grouped(found).items()
@@ -53,6 +51,26 @@ def plot_runs(
         base.parent.mkdir(parents=True, exist_ok=True)
         svg = save(draw_curves(panels, metric, styles), base)
     return [svg.with_suffix(".png"), svg]
+
+
+def _usual_metric(runs: Sequence[RunSummary]) -> str:
+    """Return the metric of which every run has a curve: evaluations if there are any but those at
+    the end, of a run or of one that was gone on with.
+    """
+    if all(_steps(run, EVALUATIONS) > 1 + len(_resumes(run)) for run in runs):
+        return EVALUATIONS
+    evaluated = all(_steps(run, EVALUATIONS) for run in runs)
+    trained = all(_steps(run, TRAINING) for run in runs)
+    return EVALUATIONS if evaluated and not trained else TRAINING
+
+
+def _steps(run: RunSummary, metric: str) -> int:
+    return len({step for step, _ in run.curve(metric)})
+
+
+def _resumes(run: RunSummary) -> Sequence[object]:
+    resumes = run.metadata.get("resumes")
+    return resumes if isinstance(resumes, list) else []
 
 
 def _curve(run: RunSummary, metric: str) -> Curve:

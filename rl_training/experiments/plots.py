@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,13 @@ _STYLE = {
     "hatch.linewidth": 0.6,
 }
 _COLUMNS = 3
+_LEGEND_FONT = 7
+_LEGEND_ROW, _AXIS_TEXT = 0.17, 0.5
+"""Inches: a row of a legend; what stands below a panel, the numbers and the axis's name."""
+_LEGEND_WIDTH = 52
+"""Letters after which a name goes on in the next row; as wide as a panel."""
+_MOST_WITHIN, _LONGEST_WITHIN = 6, 40
+"""Lines, and letters of a name, of a legend within its panel."""
 _THRESHOLDS = np.linspace(0.0, 1.25, 126)
 
 
@@ -113,7 +121,8 @@ def draw_curves(
         label: of the vertical axes.
         styles: name to the number of its style.
     """
-    figure, axes = _grid(len(panels), 3.2)
+    room = _room_below(panels)
+    figure, axes = _grid(len(panels), 3.2 + room)
     ticker = importlib.import_module("matplotlib.ticker")
     for axis, (title, panel) in zip(axes, panels.items(), strict=True):
         for name, curves in panel.items():
@@ -122,8 +131,38 @@ def draw_curves(
         axis.set_xlabel("environment steps")
         axis.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axis.set_ylabel(label)
-        axis.legend(fontsize=7)
+        _legend(axis, below=room > 0)
     return figure
+
+
+def _legend(axis: Any, *, below: bool) -> None:
+    """Name the lines: within the panel, or below it."""
+    if not below:
+        axis.legend(fontsize=_LEGEND_FONT)
+        return
+    transforms = importlib.import_module("matplotlib.transforms")
+    down = transforms.ScaledTranslation(0.0, -_AXIS_TEXT, axis.figure.dpi_scale_trans)
+    axis.legend(
+        fontsize=_LEGEND_FONT,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=axis.transAxes + down,
+        borderaxespad=0.0,
+    )
+
+
+def _room_below(panels: Mapping[str, Mapping[str, Sequence[Curve]]]) -> float:
+    """Return the inches that the longest legend takes below its panel, 0 where all fit within."""
+    names = [_wrapped(name) for panel in panels.values() for name in panel]
+    most = max(map(len, panels.values()))
+    if most <= _MOST_WITHIN and max(map(len, names)) <= _LONGEST_WITHIN:
+        return 0.0
+    rows = max(sum(_wrapped(name).count("\n") + 1 for name in panel) for panel in panels.values())
+    return _LEGEND_ROW * (rows + 1)
+
+
+def _wrapped(name: str) -> str:
+    return textwrap.fill(name, _LEGEND_WIDTH)
 
 
 def _line(axis: Any, name: str, curves: Sequence[Curve], place: int) -> None:
@@ -137,7 +176,7 @@ def _line(axis: Any, name: str, curves: Sequence[Curve], place: int) -> None:
         "linewidth": 1.4,
     }
     runs = len(curves)
-    axis.plot(steps, interquartile_means(values.T), label=f"{name} ({runs})", **style)
+    axis.plot(steps, interquartile_means(values.T), label=f"{_wrapped(name)} ({runs})", **style)
     if runs > 1:
         low, high = curve_interval(values)
         axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rl_training.experiments import pages
 from rl_training.experiments.document import Picture, to_html, to_markdown
+from rl_training.experiments.jobs import require_begun
 from rl_training.experiments.manifest import Manifest
 from rl_training.experiments.results import (
     METRICS,
@@ -57,8 +58,9 @@ def write_report(manifest: Manifest, runs: Path, directory: Path, *, plots: bool
         plots: draw them; needs the extra ``plots``.
 
     Raises:
-        UserError: the extra is missing, or the folder cannot be written.
+        UserError: there is no run yet, the extra is missing, or the folder cannot be written.
     """
+    require_begun(manifest, runs)
     results = load_results(manifest, runs)
     content = report_data(manifest, results)
     with writing_to(directory):

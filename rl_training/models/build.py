@@ -16,7 +16,7 @@ from rl_training.envs.spaces import space_from_dict
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic, Architecture
 from rl_training.models.cnn import ENCODERS, is_image, natural_encoder
-from rl_training.models.custom import TensorDictActorCritic
+from rl_training.models.custom import TensorDictActorCritic, require_networks
 from rl_training.models.heads import (
     ActionHead,
     CategoricalHead,
@@ -79,7 +79,7 @@ def build_actor_critic(
             raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
         if "continuous" in action:
             raise UserError("networks of your own take no Dict or Tuple actions yet.")
-        policy, value = networks
+        policy, value = require_networks(networks)
         return TensorDictActorCritic(
             policy=policy,
             value=value,

@@ -17,6 +17,26 @@ from rl_training.models.heads import ActionHead, CategoricalHead, GaussianHead, 
 from rl_training.models.multi_categorical import MultiCategoricalHead
 
 
+def require_networks(networks: Any) -> tuple[TensorDictModuleBase, TensorDictModuleBase]:
+    """Return a policy and a value module.
+
+    Raises:
+        UserError: this is something else; says how plain modules are wrapped.
+    """
+    if isinstance(networks, tuple | list) and len(networks) == 2:
+        policy, value = networks
+        if isinstance(policy, TensorDictModuleBase) and isinstance(value, TensorDictModuleBase):
+            return policy, value
+        given = f"({type(policy).__name__}, {type(value).__name__})"
+    else:
+        given = f"a {type(networks).__name__}"
+    raise UserError(
+        f"networks must be two TensorDict modules, (policy, value), not {given}. Wrap each: "
+        'TensorDictModule(network, in_keys=["observation"], out_keys=["logits"]), of the value '
+        'out_keys=["state_value"]; or give hidden_sizes, encoder or model.network.'
+    )
+
+
 class _ModuleCategoricalHead(CategoricalHead):
     """Categorical over the ``logits`` that a TensorDict module writes."""
 

@@ -267,7 +267,9 @@ def describe_parts(layout: Layout, model: ModelConfig) -> list[str]:
         name = chosen_encoder(part, encoder, encoders) if not layout.whole else encoder
         if layout.whole and encoder == "auto" and part.kind == "image":
             name = natural_encoder(part.shape)
-        what = f"observation {part.name}".rstrip()
+        # With masks beside it, what the environment observes is the part "observation" itself.
+        own = part.name.partition(".")[0] == "observation"
+        what = part.name if own else f"observation {part.name}".rstrip()
         if part.kind == "image":
             lines.append(f"{what}: {image_words(part)}, encoder {name}")
         elif part.name in encoders:

@@ -191,8 +191,8 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
         _require_no_folder_of_runs(path)
         if best:
             raise CheckpointError(
-                f"{path} is one checkpoint; the best one is asked for of a run: leave out --best, "
-                "or give the run."
+                f"{path} is one checkpoint; the best one is asked for of a run: leave out --best "
+                "(in Python best=True), or give the run."
             )
         return path
     if best:

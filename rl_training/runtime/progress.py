@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rl_training.config.groups import ATARI_TAG
@@ -131,10 +132,12 @@ class ProgressCallback(Callback):
         self._reached = -1.0
         self._silent_since: float | None = None
         self._return: float | None = None
+        self._total: int | None = None
 
     def on_train_start(self, context: TrainContext) -> None:
         """Start the clock and, on a terminal, the live line."""
         now = time.monotonic()
+        self._total = _end_of(context)
         self._begun = False
         self._mark(context, now)
         self._shown = (now, -1)
@@ -172,7 +175,7 @@ class ProgressCallback(Callback):
         self._silent_since = math.inf
         if self._display.live:
             self._silent_since, self._shown = now, (now, -1)  # training's figures are gone
-        self._display.write(f"{_steps_done(context)}  {_evaluating(played, episodes, steps)}")
+        self._display.write(f"{self._steps_done(context)}  {_evaluating(played, episodes, steps)}")
 
     def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
         """Await the next one."""
@@ -185,6 +188,9 @@ class ProgressCallback(Callback):
                 self._show(context, self._reached)
         finally:
             self._display.stop()
+
+    def _steps_done(self, context: TrainContext) -> str:
+        return f"{context.global_step:,} / {self._total or context.total_timesteps:,} steps"
 
     def _mark(self, context: TrainContext, now: float) -> None:
         """Remember where training is, and forget what lies before the window."""
@@ -199,11 +205,11 @@ class ProgressCallback(Callback):
         self._display.write(line)
 
     def _line(self, context: TrainContext, now: float) -> str:
-        step, total = context.global_step, context.total_timesteps
+        step, total = context.global_step, self._total or context.total_timesteps
         since, first = self._marks[0]
         speed = (step - first) / max(now - since, 1e-9)
         parts = [
-            _steps_done(context),
+            self._steps_done(context),
             f"{min(100.0, 100.0 * step / max(total, 1)):.1f}%",
         ]
         if speed > 0:
@@ -219,8 +225,14 @@ def _evaluating(played: int, episodes: int, steps: int) -> str:
     return f"evaluating: {played} of {episodes} episodes, {steps:,} steps"
 
 
-def _steps_done(context: TrainContext) -> str:
-    return f"{context.global_step:,} / {context.total_timesteps:,} steps"
+def _end_of(context: TrainContext) -> int:
+    """Return the steps after the iteration that reaches the budget."""
+    done, frames = context.global_step, getattr(context.algorithm, "frames_per_batch", 1)
+    return done + _in_whole_iterations(context.total_timesteps - done, frames)
+
+
+def _in_whole_iterations(steps: int, frames: int) -> int:
+    return -(-steps // frames) * frames
 
 
 def _live_display(stream: TextIO) -> Any:
@@ -250,20 +262,22 @@ class Announced(Protocol):
         """Return lines on its parts."""
 
 
-def announce(algorithm: Announced, total_timesteps: int) -> None:
+def announce(algorithm: Announced, total_timesteps: int, run_dir: Path | None = None) -> None:
     """Print to standard error what is worth knowing before training starts."""
     config, lines = algorithm.config, algorithm.describe()
     if config.env.atari.enabled:
         tagged = " by the tag 'atari'" if ATARI_TAG in config.tags else ""
         lines.append(f"env.atari is on{tagged}: the standard pipeline of Atari games")
     if config.compile:
-        lines.append("compiling in the first iteration: up to a minute")
+        lines.append("compiling in the first iteration: a minute or more")
     frames = algorithm.frames_per_batch
-    rounded = -(-total_timesteps // frames) * frames
+    rounded = _in_whole_iterations(total_timesteps, frames)
     if rounded != total_timesteps:
         lines.append(
             f"{total_timesteps:,} steps are not a multiple of the {frames:,} "
             f"per iteration: {rounded:,} will be done"
         )
+    if run_dir is not None:
+        lines.append(f"run directory {run_dir}")
     for line in lines:
         print(line, file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rl_training import Callback
 from rl_training.errors import UserError
 from tests.api.runs import CHECKPOINTS, make, observations, parameters
 
@@ -36,11 +38,58 @@ def test_learning_twice_is_learning_once() -> None:
 
 
 def test_with_an_output_directory_each_learn_is_a_run(tmp_path: Path) -> None:
-    algorithm = make(output_dir=str(tmp_path), **CHECKPOINTS).learn(64).learn(64)
+    algorithm = make(output_dir=str(tmp_path), **CHECKPOINTS)
+    assert algorithm.run_dir is None
+    places = [algorithm.learn(64).run_dir, algorithm.learn(64).run_dir]
+    assert places == sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    with pytest.raises(AttributeError):
+        algorithm.run_dir = tmp_path
     first, second = sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     results = [json.loads((run / "result.json").read_text()) for run in (first, second)]
     assert sorted(result["global_step"] for result in results) == [64, 128]
     assert algorithm.global_step == 128
+
+
+def test_where_the_run_is_is_said_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Path | None] = []
+
+    class Looks(Callback):
+        def on_train_start(self, context: Any) -> None:
+            seen.append(context.algorithm.run_dir)
+
+    algorithm = make(output_dir=str(tmp_path), **CHECKPOINTS)
+    algorithm.learn(64, progress=True, callbacks=[Looks()])
+    before, after = capsys.readouterr().err.split(f"run directory {algorithm.run_dir}\n")
+    assert "64 / 64 steps" in after and "steps" not in before
+    assert seen == [algorithm.run_dir] == [next(tmp_path.iterdir())]
+    assert make().learn(64, progress=True).run_dir is None
+    assert "run directory" not in capsys.readouterr().err
+
+
+def test_trainings_side_by_side_in_threads_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class LearnsBeside(Callback):
+        def __init__(self, *, thread: bool) -> None:
+            self.thread = thread
+
+        def on_train_start(self, context: Any) -> None:
+            if not self.thread:
+                make().learn(64)
+                return
+            beside = threading.Thread(target=make().learn, args=(64,))
+            beside.start()
+            beside.join()
+
+    make().learn(64, callbacks=[LearnsBeside(thread=False)])
+    assert "another thread" not in caplog.text, "one within the other is no disturbance"
+    make().learn(64, callbacks=[LearnsBeside(thread=True)])
+    assert caplog.text.count("Another training goes on in another thread") == 1
+    caplog.clear()
+    thread = threading.Thread(target=make().learn, args=(64,))
+    thread.start()
+    thread.join()
+    assert "another thread" not in caplog.text, "the others are over"
 
 
 @pytest.mark.parametrize("steps", [0, -5])

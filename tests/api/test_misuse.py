@@ -10,15 +10,21 @@ import numpy as np
 import pytest
 
 from rl_training import (
+    DQN,
+    PPO,
     Callback,
     TrainConfig,
     UserError,
     evaluate_checkpoint,
+    load_config,
     predict_checkpoint,
     replace_config,
     resume_checkpoint,
     train,
 )
+from rl_training.arguments import ATTRIBUTES_ELSEWHERE
+from rl_training.cli import main
+from rl_training.config import validate
 from rl_training.runtime.callbacks import TrainContext
 from tests.api.runs import SMALL, make, observations
 from tests.recipes.environments import Identity
@@ -176,6 +182,87 @@ def test_so_is_that_of_a_workflow(call: Callable[..., Any], word: str, here: str
         call("nothing is read", **{word: 1})
     assert str(refused.value).startswith(f"{call.__name__}() takes no {word!r}.")
     assert here in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("num_timesteps", "global_step"),
+        ("set_env", "PPO.load(path, env=...), of what save(path) wrote"),
+        ("get_env", "environment"),
+    ],
+)
+def test_an_attribute_of_another_library_is_named_in_our_words(name: str, here: str) -> None:
+    algorithm = make()
+    with pytest.raises(AttributeError) as refused:
+        getattr(algorithm, name)
+    assert str(refused.value) == f"PPO has no {name!r}. Here it is {here}."
+    assert not hasattr(algorithm, name)
+
+
+def test_names_of_another_library_lead_to_names_of_ours() -> None:
+    algorithm = DQN("CartPole-v1", n_steps=3)
+    assert algorithm.n_steps == 3, "a name that an algorithm has itself stays"
+    places = (ATTRIBUTES_ELSEWHERE[name].partition("(")[0] for name in ATTRIBUTES_ELSEWHERE)
+    plain = [place for place in places if place.isidentifier()]
+    assert len(plain) > 5
+    for place in plain:
+        assert hasattr(algorithm, place), place
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"algo": "ppo"}, r"not a dict: config_from_dict\(data, source=...\)"),
+        ("ppo_cartpole", r"not a str: load_config\(path\)"),
+        (None, r"not a NoneType: TrainConfig\(algo=..., env_id=...\)"),
+    ],
+)
+def test_a_config_is_a_config(given: Any, made: str) -> None:
+    calls: list[Callable[[Any], Any]] = [train, validate, replace_config]
+    calls += [] if given is None else [PPO.from_config]
+    for call in calls:
+        with pytest.raises(UserError, match=f"a TrainConfig is needed, {made}"):
+            call(given)
+
+
+@pytest.mark.parametrize("value", ["lin_3e-4", lambda left: 3e-4 * left])
+@pytest.mark.parametrize(
+    ("algo", "key", "field"),
+    [
+        ("ppo", "learning_rate", "learning_rate_schedule"),
+        ("ppo", "clip_epsilon", "clip_schedule"),
+        ("dqn", "learning_rate", "learning_rate_schedule"),
+    ],
+)
+def test_a_schedule_in_a_number_s_place_is_told_its_field(
+    algo: str, key: str, field: str, value: Any
+) -> None:
+    config = TrainConfig(algo=algo, env_id="CartPole-v1")
+    told = f" Its schedule is a field of its own, beside the number: {field}, constant or linear."
+    with pytest.raises(UserError) as refused:
+        replace_config(config, **{key: value})
+    assert str(refused.value).endswith(told)
+    assert getattr(replace_config(config, **{field: "linear"}).algorithm, field) == "linear"
+    with pytest.raises(UserError, match=r"expected a number, not 'three'\.$"):
+        replace_config(config, **{key: "three"})
+
+
+def test_a_schedule_in_a_file_is_told_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "zoo.yaml"
+    lines = "algo: ppo\nenv_id: CartPole-v1\nalgorithm: {learning_rate: lin_3e-4}\n"
+    path.write_text(lines, encoding="utf-8")
+    with pytest.raises(UserError, match=r"zoo\.yaml.*'lin_3e-4'\. .*: learning_rate_schedule, "):
+        load_config(path)
+
+
+def test_so_is_one_in_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--algo", "ppo", "--env-id", "CartPole-v1", "--algorithm.learning-rate"]
+    for value in ("lin_3e-4", "three"):
+        assert main([*words, value]) == 2
+        err = capsys.readouterr().err
+        assert f"--algorithm.learning-rate: expected a number, not '{value}'." in err
+        assert ("beside the number: learning_rate_schedule" in err) == (value == "lin_3e-4")
 
 
 def test_a_callback_given_to_the_constructor_is_named_too() -> None:

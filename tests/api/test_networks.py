@@ -77,6 +77,19 @@ def test_networks_that_write_other_keys_are_refused() -> None:
         make("ppg", env=Identity, networks=(policy, value))
 
 
+def test_networks_that_are_no_tensordict_modules_are_refused() -> None:
+    policy, value = discrete_networks()
+    for given, named in (
+        (nn.Linear(4, 4), "not a Linear"),
+        ((nn.Linear(4, 4), value), r"not \(Linear, TensorDictModule\)"),
+        ([policy], "not a list"),
+        ({"policy": policy, "value": value}, "not a dict"),
+    ):
+        with pytest.raises(UserError, match=rf"two TensorDict modules.*{named}\. Wrap each"):
+            make(env=Identity, networks=given)
+    make(env=Identity, networks=[policy, value])
+
+
 class Wide(MLPActorCritic):
     """A network by name: bounded values."""
 

@@ -50,6 +50,20 @@ def test_a_saved_policy_predicts_and_evaluates_and_may_learn_on(tmp_path: Path) 
     assert loaded.learn(64).global_step == 128
 
 
+def test_a_run_is_loaded_at_its_latest_or_its_best_checkpoint(tmp_path: Path) -> None:
+    config = {**CHECKPOINTS, "checkpoint": {"interval": 64, "keep_last": 5}}
+    run = make(output_dir=str(tmp_path), **config).learn(192).run_dir
+    (run / "checkpoints" / "best").write_text("step_000000000128\n", encoding="utf-8")
+    assert PPO.load(run).global_step == 192
+    best = PPO.load(run, best=True)
+    assert best.global_step == 128
+    assert torch.equal(parameters(best.learn(64)), parameters(PPO.load(run)))
+    with pytest.raises(
+        UserError, match=r"leave out --best \(in Python best=True\), or give the run"
+    ):
+        PPO.load(run / "checkpoints" / "step_000000000064", best=True)
+
+
 def test_loading_with_another_environment_keeps_what_was_learnt(tmp_path: Path) -> None:
     algorithm = make(env=Identity).learn(64)
     path = algorithm.save(tmp_path / "saved")

@@ -169,20 +169,29 @@ def test_what_cannot_be_flattened_is_named(space: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"zebra": 4}, r"\['zebra'\] is not in its space"),
+        ({"zebra": 4}, r"^an observation's part \['zebra'\] is not in its space"),
         ({"zebra": 8}, r"\['zebra'\] is not in its space"),
-        ({"zebra": 5.5}, r"\['zebra'\] is of float64"),
+        ({"zebra": 5.5}, r"^an observation's part \['zebra'\] is of float64"),
         ({"zebra": [5, 6]}, r"\['zebra'\]|shape"),
-        ({"mango": "text"}, r"\['mango'\] holds no numbers"),
-        ({"mango": np.zeros((3, 1))}, r"\['mango'\] has the shape"),
-        ({"apple": (np.array([[1, 1]]),)}, r"\['apple'\]\[1\] that fits"),
+        ({"mango": "text"}, r"^the observation's part \['mango'\] holds no numbers"),
+        ({"mango": np.zeros((3, 1))}, r"^an observation's part \['mango'\] has the shape"),
+        (
+            {"apple": (np.array([[1, 1]]),)},
+            r"^the observation has no part \['apple'\]\[1\] that fits: it is a dict with '",
+        ),
     ],
 )
 def test_a_given_observation_that_does_not_fit_is_named(change: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Flattening(NESTED).given({**OBSERVED, **change})
-    with pytest.raises(UserError, match="that fits"):
+    with pytest.raises(UserError, match=r"has no part \['[a-z]*'\].* that fits: it is a list\.$"):
         Flattening(NESTED).given([1.0, 2.0])
+    with pytest.raises(
+        UserError, match=r"^the observation has no shape that fits: it is a list\.$"
+    ):
+        Flattening(spaces.Discrete(2)).given([[1], [1, 2]])
+    with pytest.raises(UserError, match=r"^an observation is not in its space Discrete"):
+        Flattening(spaces.Discrete(2)).given(3)
 
 
 class Astray(Anything):

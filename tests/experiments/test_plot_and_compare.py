@@ -9,6 +9,7 @@ import pytest
 
 from rl_training.cli import main
 from rl_training.config import dump_yaml, load_config, replace_config
+from rl_training.experiments import plot_runs as plot_runs_module
 from rl_training.experiments.card import card
 from rl_training.experiments.compare import compare, grouped, read_run
 from rl_training.experiments.plots import shared_steps
@@ -53,10 +54,58 @@ def test_runs_of_equal_settings_are_one_line(tmp_path: Path) -> None:
     [(env_id, lines)] = grouped([read_run(path) for path in paths]).items()
     assert env_id == "CartPole-v1"
     assert {name: [run.path.name for run in runs] for name, runs in lines.items()} == {
-        "ppo, algorithm.learning_rate 0.001": ["a1", "a2"],
-        "ppo, algorithm.learning_rate 0.5": ["b"],
+        "ppo, learning_rate 0.001": ["a1", "a2"],
+        "ppo, learning_rate 0.5": ["b"],
         "ppg": ["c"],
     }
+
+
+MANY: dict[str, Any] = {"discount": 0.5, "max_gradient_norm": 0.25, "total_timesteps": 4096}
+
+
+def test_lines_of_many_settings_are_named_by_those_that_tell_them_apart(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / "a"), write_run(tmp_path / "b", learning_rate=0.5, **MANY)]
+    paths.append(write_run(tmp_path / "c", learning_rate=0.25, **MANY))
+    [lines] = grouped([read_run(path) for path in paths]).values()
+    assert {name: [run.path.name for run in runs] for name, runs in lines.items()} == {
+        "ppo, learning_rate 0.001 (+3 settings)": ["a"],
+        "ppo, learning_rate 0.5 (+3 settings)": ["b"],
+        "ppo, learning_rate 0.25 (+3 settings)": ["c"],
+    }
+
+
+def test_lines_that_few_settings_do_not_tell_apart_are_named_by_their_runs(tmp_path: Path) -> None:
+    names = ("a", "b/run", "c/run", "ppo__d")
+    paths = [
+        write_run(tmp_path / name, **{key: MANY[key] for key in list(MANY)[:count]})
+        for count, name in enumerate(names)
+    ]
+    paths.append(write_run(tmp_path / "e", hidden_sizes=[32] * 40))
+    [lines] = grouped([read_run(path) for path in paths]).values()
+    top = tmp_path.name
+    assert list(lines) == [
+        *(f"ppo, {name}" for name in (f"{top}/a", "b/run", "c/run", f"{top}/ppo__d", f"{top}/e")),
+    ]
+
+
+def test_a_legend_covers_no_line(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("matplotlib")
+    from rl_training.experiments.plots import draw_curves, save
+
+    for count, length, below in ((2, 10, False), (2, 90, True), (12, 10, True), (12, 90, True)):
+        names = [f"{number:02}{'_' * length}" for number in range(count)]
+        panel = {name: [[(0, 1.0), (100, 2.0)]] for name in names}
+        panels = {f"Environment-v{number}": panel for number in range(4)}
+        styles = {name: number for number, name in enumerate(names)}
+        figure = draw_curves(panels, "return", styles)
+        save(figure, tmp_path / "curves")
+        figure.draw_without_rendering()  # at its own resolution
+        for axis in figure.axes:
+            box, legend = axis.get_window_extent(), axis.get_legend().get_window_extent()
+            assert box.height / figure.dpi > 2.0 and box.width / figure.dpi > 3.0
+            assert legend.x0 >= 0 and legend.x1 <= figure.bbox.x1 and legend.y0 >= 0
+            assert (legend.y1 < axis.xaxis.label.get_window_extent().y0) == below
+    assert not recwarn.list, "matplotlib warns where the layout has no room"
 
 
 def test_curves_share_steps_or_are_drawn_between_their_points() -> None:
@@ -78,6 +127,60 @@ def test_plot_draws_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert all(path.stat().st_size > 1000 for path in written)
     assert main(["plot", *paths, "--output", str(output), "--metric", "train/return_meen"]) == 2
     assert "Did you mean 'train/return_mean'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "resumes", "drawn"),
+    [
+        ([300], 0, "train/return_mean"),
+        ([200, 300], 1, "train/return_mean"),  # at the end, and at the end again
+        ([300, 300], 0, "train/return_mean"),
+        ([100, 300], 0, "eval/return_mean"),
+        ([100, 200, 300], 1, "eval/return_mean"),
+    ],
+)
+def test_evaluations_at_the_end_alone_are_no_curve(
+    evaluated: list[int], resumes: int, drawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    figures: list[Any] = []
+
+    def keep(figure: Any, base: Path) -> Path:
+        figures.append(figure)
+        return base.with_suffix(".svg")
+
+    monkeypatch.setattr(plot_runs_module, "save", keep)
+    run = Path(write_run(tmp_path / "run"))
+    lines = [json.dumps({"step": step, "return_mean": 5.0}) + "\n" for step in evaluated]
+    (run / "evaluations.jsonl").write_text("".join(lines), encoding="utf-8")
+    metadata = {"status": "finished", "resumes": [{}] * resumes}
+    (run / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
+    plot_runs_module.plot_runs([run], tmp_path / "curves")
+    [axis] = figures[0].axes
+    steps = [100, 200, 300] if drawn.startswith("train") else evaluated
+    assert axis.get_ylabel() == drawn
+    assert list(axis.lines[0].get_xdata()) == steps
+    (run / "metrics.jsonl").unlink()
+    plot_runs_module.plot_runs([run], tmp_path / "curves")
+    assert figures[1].axes[0].get_ylabel() == "eval/return_mean", "there is nothing else"
+
+
+def test_plots_go_to_the_current_directory_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    run = write_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", run]) == 0
+    assert capsys.readouterr().out.split() == ["learning_curves.png", "learning_curves.svg"]
+    assert {path.name for path in tmp_path.glob("*.*g")} == {
+        "learning_curves.png",
+        "learning_curves.svg",
+    }
+    with pytest.raises(SystemExit):
+        main(["plot", "--help"])
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "in the current directory" in said and "learning_curves" in said
 
 
 def test_a_line_is_the_interquartile_mean_of_its_runs(tmp_path: Path) -> None:

@@ -115,6 +115,22 @@ def test_what_is_not_measured_is_no_success(tmp_path: Path) -> None:
     assert "| ppg_cartpole | CartPole-v1 |  | not measured |" in text
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_without_runs_is_a_mistake_that_names_them(
+    exists: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_manifest(tmp_path)
+    runs = tmp_path / "runs"
+    if exists:
+        (runs / "another__seed1").mkdir(parents=True)
+    assert main(command(tmp_path, "--no-plots")) == 2
+    err = capsys.readouterr().err
+    assert f"{runs} {'holds no run' if exists else 'is no folder with runs'} of the bench" in err
+    assert "no folder ppo_cartpole__seed1 or any of 5 others like it" in err
+    assert err.count("\n") == 1 and "--output-dir" in err
+    assert not (runs / "report").exists()
+
+
 def test_failures_are_listed(folder: Path) -> None:
     manifest = write_manifest(folder)
     results = load_results(manifest, folder / "runs")

@@ -174,3 +174,8 @@ def test_the_log_says_what_is_taken_for_what() -> None:
     [line] = describe_parts(alone, ModelConfig())
     assert line.startswith("observation: an image of 84 x 84 pixels, 4 channels first")
     assert not describe_parts(layout_of(spaces.Discrete(3)), ModelConfig())
+    mask = spaces.MultiBinary(3)
+    for seen, what in ((SPACE["camera"], "observation"), (SPACE, "observation.camera")):
+        space = spaces.Dict({"action_mask": mask, "observation": seen})  # as masks are kept
+        first, *_ = describe_parts(layout_of(space), ModelConfig())
+        assert first.startswith(f"{what}: an image of 36 x 40 pixels")

@@ -39,7 +39,7 @@ class FakeContext:
         self.returns = list(returns)
         self.global_step = 0
         self.total_timesteps = 1000
-        self.algorithm = None
+        self.algorithm: Any = None
         self.run: Any = FakeRun()
         self.metrics: dict[str, float] = {}
         self.reasons: list[str] = []

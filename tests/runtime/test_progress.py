@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rl_training.config import TrainConfig
 from rl_training.runtime import progress
-from rl_training.runtime.progress import EvaluationProgress, ProgressCallback
+from rl_training.runtime.progress import EvaluationProgress, ProgressCallback, announce
 from tests.runtime.test_callbacks import FakeContext
 
 
@@ -51,6 +54,45 @@ def test_elsewhere_than_on_a_terminal_one_plain_line_comes_every_few_seconds(clo
         "400 / 1,000 steps  40.0%  100 steps/s  return 23.00  0:06 left",
         "800 / 1,000 steps  80.0%  100 steps/s  return 27.00  0:02 left",
         "1,000 / 1,000 steps  100.0%  100 steps/s  return 29.00  0:00 left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "shown"),
+    [
+        (0, ["300 / 1,200 steps  25.0%", "1,200 / 1,200 steps  100.0%"]),
+        (200, ["500 / 1,100 steps  45.5%", "1,100 / 1,100 steps  100.0%"]),
+    ],
+)
+def test_the_end_is_that_of_the_iteration_which_reaches_the_budget(
+    start: int, shown: list[str], clock: Clock
+) -> None:
+    stream = io.StringIO()
+    callback = ProgressCallback(stream=stream, seconds=1.0)
+    context = FakeContext([callback])
+    context.algorithm, context.global_step = SimpleNamespace(frames_per_batch=300), start
+    callback.on_train_start(context)
+    while context.global_step < 1000:
+        clock.now += 1.0
+        context.iterate(300, 1)
+    callback.on_train_end(context)
+    lines = [re.match(r".*?%", line) for line in stream.getvalue().splitlines()]
+    assert [line and line[0] for line in (lines[0], lines[-1])] == shown
+
+
+@pytest.mark.parametrize(("frames", "rounded"), [(256, True), (100, False)])
+def test_what_begins_is_announced(
+    frames: int, rounded: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = TrainConfig(algo="ppo", env_id="X", compile=True)
+    algorithm = SimpleNamespace(config=config, frames_per_batch=frames, describe=lambda: ["first"])
+    announce(algorithm, 10_000, Path("runs/one"))
+    more = "10,000 steps are not a multiple of the 256 per iteration: 10,240 will be done"
+    assert capsys.readouterr().err.splitlines() == [
+        "first",
+        "compiling in the first iteration: a minute or more",
+        *([more] if rounded else []),
+        "run directory runs/one",
     ]
 
 
