@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rl_training.cli.output import complain, silence, tell
 from rl_training.cli.paths import require_run_or_checkpoint
 from rl_training.errors import NonFiniteError, UserError, nearest
 from rl_training.garbage import freeze_imports
@@ -70,16 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except UserError as error:
-        print(f"rl-training: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        complain(f"rl-training: error: {' '.join(str(error).splitlines())}")
         return 2
     except NonFiniteError as error:
-        print(f"rl-training: training failed: {error}", file=sys.stderr)
+        complain(f"rl-training: training failed: {error}")
         return 1
     except BrokenPipeError:  # the reader of a pipe is gone: `rl-training list | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return 1
     except KeyboardInterrupt:
-        print("rl-training: interrupted", file=sys.stderr)
+        complain("rl-training: interrupted")
         return 130
     except Exception:
         traceback.print_exc()
@@ -234,18 +235,18 @@ def _gather(choice: _Choice) -> Layers:
 def _close(result: TrainResult) -> int:
     """Print how the run ended and what can be done with it; return the exit status."""
     reason = f": {result.reason}" if result.reason else ""
-    print(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
+    tell(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
     if result.evaluation is not None:
         score = result.evaluation
         mean, spread = score["return_mean"], score["return_std"]
-        print(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
+        tell(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
     run = result.run_dir
     budget = "" if result.exit_code else " --total-timesteps N"
-    print(f"  run         {run}")
+    tell(f"  run         {run}")
     trust = _trust_flag(run / "config.yaml")
     program = _program()
-    print(f"  evaluate    {program} eval {run}{trust}")
-    print(f"  resume      {program} resume {run}{budget}{trust}")
+    tell(f"  evaluate    {program} eval {run}{trust}")
+    tell(f"  resume      {program} resume {run}{budget}{trust}")
     return result.exit_code
 
 

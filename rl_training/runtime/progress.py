@@ -265,5 +265,6 @@ def announce(algorithm: Announced, total_timesteps: int) -> None:
             f"{total_timesteps:,} steps are not a multiple of the {frames:,} "
             f"per iteration: {rounded:,} will be done"
         )
+    shown = ProgressLine(None, 0.0)
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        shown.write(line)
