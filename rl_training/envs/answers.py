@@ -1,15 +1,21 @@
 """What a step answers, made plain: flags that are flags, one number as reward, observations of the
-space's shape.
+space's shape and kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
 
-from rl_training.envs.flatten import leaves_of, named, part_of
+from rl_training.envs.flatten import choices, flattening_of, leaves_of, named, part_of
+from rl_training.envs.numbers import cast, numbers_of
+
+Array = NDArray[Any]
 
 _ANSWERS = {
     "reset": "reset must return (observation, info)",
@@ -60,10 +66,11 @@ def require_info(information: Any, after: str) -> None:
         raise ValueError(f"{_ANSWERS[after]}, info a dict, not {information!r}")
 
 
-def require_shapes(observation: Any, space: Any) -> None:
-    """Raise where an observation, or a part of it, is missing or has another shape than its space.
+def require_fitting(observation: Any, space: Any) -> None:
+    """Raise where an observation, or a part of it, is missing, has another shape than its space, or
+    holds what its space has no room for.
 
-    A worker's memory would be filled with copies of what is too small.
+    A worker's memory would be filled with copies of what is too small, and casts in silence.
 
     Raises:
         ValueError: names the part.
@@ -75,3 +82,40 @@ def require_shapes(observation: Any, space: Any) -> None:
                 f"an environment returned an observation{named(path)} of shape {np.shape(value)}, "
                 f"its space says {tuple(each.shape)}"
             )
+        numbers = numbers_of(value, each.dtype, named(path))
+        if isinstance(each, spaces.Discrete | spaces.MultiDiscrete):
+            index = numbers.astype(np.int64) - each.start
+            if (index < 0).any() or (index >= choices(each)).any():
+                raise ValueError(
+                    f"an environment returned the observation{named(path)} {numbers.tolist()}, "
+                    f"which is not in its space {each}"
+                )
+
+
+def stacker(space: Any) -> Callable[[Sequence[Any]], Array]:
+    """Return what makes rows ``[N, *obs]`` of N observations of ``space``: copies, so that an
+    environment may go on writing into the array it returned.
+
+    It raises ``ValueError`` where `require_fitting` does, without naming the row.
+    """
+    flattening = flattening_of(space)
+    return functools.partial(_stacked, space) if flattening is None else flattening.rows
+
+
+def batcher(space: Any) -> Callable[[Any], Array]:
+    """Return what copies a vector environment's observations of ``space``, and raises in the same
+    way.
+    """
+    flattening = flattening_of(space)
+    return functools.partial(_stacked, space) if flattening is None else flattening.batch
+
+
+def _stacked(space: Any, observations: Any) -> Array:
+    # Without a dtype, which would truncate fractions in silence.
+    rows = cast(numbers_of(np.array(observations), space.dtype), space.dtype)
+    if rows.shape[1:] != space.shape:
+        raise ValueError(
+            f"an environment returned an observation of shape {rows.shape[1:]}, its space says "
+            f"{space.shape}."
+        )
+    return rows

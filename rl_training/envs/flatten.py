@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from rl_training.envs.numbers import numbers_of
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -107,14 +108,20 @@ class Flattening:
     def rows(self, observations: Sequence[Any]) -> Array:
         """Return vectors ``[N, size]`` of N observations."""
         values = [np.array(list(map(pick, observations))) for pick in self._picks]
-        return self._join(values, len(observations))
+        return self._join(self._numbers(values), len(observations))
 
     def batch(self, observation: Any) -> Array:
         """Return vectors ``[N, size]`` of the observations of a vector environment: the space's
         structure with arrays ``[N, ...]`` in it.
         """
         values = [np.asarray(_pick(observation, leaf.path)) for leaf in self._leaves]
-        return self._join(values, len(values[0]))
+        return self._join(self._numbers(values), len(values[0]))
+
+    def _numbers(self, values: Sequence[Array]) -> list[Array]:
+        return [
+            numbers_of(value, leaf.space.dtype, named(leaf.path))
+            for value, leaf in zip(values, self._leaves, strict=True)
+        ]
 
     def given(self, observation: Any) -> tuple[Array, bool]:
         """Return vectors ``[N, size]`` of what a user gives, and whether it is a single observation
