@@ -139,8 +139,8 @@ def _train(arguments: list[str]) -> int:
     config = parse_train(arguments)
     from rl_training import workflows
 
-    command = ["rl-training", "train", *arguments]
-    return _close(workflows.train(config, command=command, progress=True))
+    command, here = ["rl-training", "train", *arguments], Path.cwd()
+    return _close(workflows.train(config, command=command, progress=True), here)
 
 
 def parse_train(arguments: Sequence[str]) -> TrainConfig:
@@ -232,25 +232,29 @@ def _gather(choice: _Choice) -> Layers:
     return layers
 
 
-def _close(result: TrainResult) -> int:
-    """Print how the run ended and what can be done with it; return the exit status."""
+def _close(result: TrainResult, here: Path) -> int:
+    """Print how the run ended and what can be done with it, from the directory ``here`` in which
+    the command was started; return the exit status.
+    """
     reason = f": {result.reason}" if result.reason else ""
     tell(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
     if result.evaluation is not None:
         score = result.evaluation
         mean, spread = score["return_mean"], score["return_std"]
         tell(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
+    trust = _trust_flag(result.run_dir / "config.yaml")
     run = result.run_dir
+    if run.is_relative_to(here):
+        run = run.relative_to(here)
     budget = "" if result.exit_code else " --total-timesteps N"
     tell(f"  run         {run}")
-    trust = _trust_flag(run / "config.yaml")
-    program = _program()
+    program = _program(here)
     tell(f"  evaluate    {program} eval {run}{trust}")
     tell(f"  resume      {program} resume {run}{budget}{trust}")
     return result.exit_code
 
 
-def _program() -> str:
+def _program(here: Path) -> str:
     """Return what starts this program from here.
 
     Its name may be on no path yet. And ``python -m`` finds modules in the current directory, which
@@ -260,7 +264,7 @@ def _program() -> str:
     if not as_module and shutil.which("rl-training"):
         return "rl-training"
     python = shutil.which("python") == sys.executable
-    return f"{'python' if python else os.path.relpath(sys.executable)} -m rl_training"
+    return f"{'python' if python else os.path.relpath(sys.executable, here)} -m rl_training"
 
 
 def _trust_flag(path: Path) -> str:
@@ -334,6 +338,7 @@ def _resume(arguments: list[str]) -> int:
     require_run_or_checkpoint(given.run_or_checkpoint)
     from rl_training import workflows
 
+    here = Path.cwd()
     return _close(
         workflows.resume_checkpoint(
             given.run_or_checkpoint,
@@ -343,7 +348,8 @@ def _resume(arguments: list[str]) -> int:
             trust_modules=given.trust_modules,
             command=["rl-training", "resume", *arguments],
             progress=True,
-        )
+        ),
+        here,
     )
 
 

@@ -22,7 +22,7 @@ def complain(text: str) -> None:
 
 def silence(stream: TextIO) -> None:
     """Let what a stream still holds, and whatever follows, go nowhere."""
-    with contextlib.suppress(OSError):  # a stream in memory has no descriptor
+    with contextlib.suppress(OSError, ValueError):  # in memory, it has none; or it is closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -31,5 +31,5 @@ def _print(text: str, stream: TextIO | None) -> None:
         return
     try:
         print(text, file=stream, flush=True)
-    except OSError:
+    except (OSError, ValueError):  # an environment may have closed it
         silence(stream)

@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,4 +162,5 @@ def test_a_study_and_a_benchmark_go_on_unheard(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(RunArguments, "manager", lambda _: Says())
     with heard_by_nobody(monkeypatch):
         assert cli.main(["tune", "--config", "ppo_cartpole"]) == 0
+        sys.stdout.close()
         assert cli.main(["benchmark", "run", "cartpole"]) == 0
