@@ -178,7 +178,7 @@ class Wanders(gymnasium.Env[Any, Any]):
         return np.zeros((16, 16, 3), np.uint8)
 
 
-gymnasium.register("Reliability/Wanders-v0", entry_point=Wanders)
+gymnasium.register("Reliability/Wanders-v0", entry_point=f"{__name__}:Wanders")
 
 
 def test_an_environment_that_changes_the_working_directory_moves_no_file(
