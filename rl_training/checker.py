@@ -13,11 +13,12 @@ from rl_training.arguments import environment_name
 from rl_training.config import ModelConfig, TrainConfig
 from rl_training.envs.contract import Findings, drawn_frame, try_out
 from rl_training.envs.factory import make_env, single_env
-from rl_training.envs.flatten import flat_space, leaves_of
+from rl_training.envs.flatten import flat_space
 from rl_training.envs.hybrid import action_map, is_hybrid
 from rl_training.envs.layout import Layout, Part, layout_of, name_of, observation_kind
 from rl_training.envs.masks import MASK, METHOD
 from rl_training.envs.parallel import MadeParallelError, is_parallel, is_parallel_id
+from rl_training.envs.parts import leaves_of
 from rl_training.envs.spaces import (
     action_kind,
     observation_dtype,

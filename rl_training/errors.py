@@ -22,6 +22,10 @@ class EnvironmentFailedError(RuntimeError):
     """An environment raised in a step or a reset; its own exception is the cause."""
 
 
+class VideoError(UserError):
+    """A video cannot be written, for a full disk most often; no part of it is left."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the candidate closest to ``name``, or an empty string."""
     by_lower_case = {each.lower(): each for each in candidates}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_training.envs import VectorEnv
 from rl_training.envs.video import VideoRequest
+from rl_training.errors import VideoError
 from rl_training.runtime.callbacks import (
     Callback,
     CheckpointCallback,
@@ -333,7 +334,11 @@ class VideoCallback(Callback):
             evaluate(context.algorithm, episodes=1, video=VideoRequest(directory, 1, name))
         except EvaluationInterruptedError:
             raise
-        except (OSError, RuntimeError) as error:  # a full disk, a graphics driver that gave up
+        except (
+            OSError,
+            RuntimeError,
+            VideoError,
+        ) as error:  # a full disk, a graphics driver that gave up
             logger.warning("no video at step %d: %s. Training goes on.", context.global_step, error)
         for path in directory.glob(f"{name}_*.mp4"):
             context.run.log_video(context.global_step, path)

@@ -4,7 +4,7 @@ steps are due.
 
 from __future__ import annotations
 
-import tempfile
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from rl_training.algorithm import Algorithm
 from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.replay_storage import scratch_directory
 from rl_training.envs import observation_dtype, space_to_dict
 from rl_training.errors import UserError
 from rl_training.models.build import configured_encoder
@@ -233,12 +234,10 @@ class OffPolicyAlgorithm(Algorithm):
             **self._replay_options(),
         )
 
-    def _replay_directory(self) -> str | None:
+    def _replay_directory(self) -> str | os.PathLike[str] | None:
         config = self.config.algorithm
-        if config.replay_storage == "ram" or config.replay_directory is not None:
-            return config.replay_directory if config.replay_storage == "disk" else None
-        self._files = tempfile.TemporaryDirectory(prefix="rl_training_replay_")
-        return self._files.name
+        in_memory = config.replay_storage == "ram"
+        return None if in_memory else scratch_directory(config.replay_directory)
 
     @property
     def n_steps(self) -> int:

@@ -53,7 +53,7 @@ class OffPolicyConfig(Hyperparameters):
     replay_storage: Literal["ram", "disk"] = "ram"
     """Where they are: in memory, or in files mapped into it."""
     replay_directory: str | None = None
-    """Directory of those files; None: a temporary one."""
+    """Directory of those files; None: the system's temporary one."""
     warm_up: int = 10_000
     """Steps with random actions, and without updates, at the beginning."""
     train_every: int = 1

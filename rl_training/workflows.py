@@ -71,11 +71,12 @@ def train(
     """
     validate(config)
     require_callbacks(callbacks)
+    parent = Path(config.output_dir).absolute()  # an environment may change where that is
     algorithm = algorithm_class(config.algo).from_config(config)
     require_evaluable(algorithm, run=True)
     if config.tracking.video_interval is not None:
         require_recordable(algorithm)
-    run = Run.create(config, command)
+    run = Run.create(config, command, parent=parent)
     return _train_in(
         run,
         algorithm,
@@ -193,10 +194,11 @@ def resume_checkpoint(
             reproduce.
     """
     require_callbacks(callbacks)
-    directory = run_of(Path(path))
+    path = Path(path).absolute()  # an environment may change where that is
+    directory = run_of(path)
     # Before anything is read: what another training writes meanwhile would be lost.
     with RunLock(directory) as lock:
-        loaded = newest_checkpoint(directory, Path(path))
+        loaded = newest_checkpoint(directory, path)
         config = config_of(directory, loaded)
         require_trusted_modules(config, trust=trust_modules, env=env)
         run = Run.open(directory, config, lock=lock)
@@ -292,7 +294,9 @@ def evaluate_checkpoint(
         UserError: no policy is there, it is damaged, or the environment cannot be drawn.
     """
     algorithm, directory = load_algorithm(path, best=best, env=env, trust_modules=trust_modules)
-    request = VideoRequest(_video_directory(directory), video) if video else None
+    videos = _video_directory(directory)
+    # Absolute: an environment may change the working directory.
+    request = VideoRequest(videos.absolute(), video) if video else None
     with EvaluationProgress() if progress else contextlib.nullcontext() as tell:
         record = evaluate(
             algorithm,
@@ -305,8 +309,8 @@ def evaluate_checkpoint(
             stream="evaluation of a checkpoint",
             tell=tell,
         )
-    videos = None if request is None else str(request.directory)
-    return {**record, "checkpoint": str(directory), **({"videos": videos} if videos else {})}
+    recorded = {"videos": str(videos)} if video else {}
+    return {**record, "checkpoint": str(directory), **recorded}
 
 
 def _video_directory(checkpoint: Path) -> Path:

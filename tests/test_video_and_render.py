@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +18,8 @@ import pytest
 from rl_training import cli
 from rl_training.config import config_from_dict
 from rl_training.envs.video import VideoRecorder, VideoRequest
-from rl_training.errors import UserError
+from rl_training.envs.video_file import VideoFile
+from rl_training.errors import UserError, VideoError
 from rl_training.evaluation import evaluate
 from rl_training.recipes.ppo import PPO
 from rl_training.workflows import TrainResult, evaluate_checkpoint, resume_checkpoint, train
@@ -77,6 +81,13 @@ class Breaks(Painted):
         return super().render()
 
 
+class Noisy(Painted):
+    """Its pictures take room."""
+
+    def render(self) -> Any:
+        return np.random.default_rng(self.time).integers(0, 256, (64, 96, 3), np.uint8)
+
+
 class Unseen(Painted):
     """Cannot be drawn."""
 
@@ -90,7 +101,7 @@ class Bare(Painted):
         super().__init__(None)
 
 
-for _name in ("Painted", "Blank", "Breaks", "Unseen", "Bare"):
+for _name in ("Painted", "Blank", "Breaks", "Noisy", "Unseen", "Bare"):
     gymnasium.register(f"Drawing/{_name}-v0", entry_point=f"{__name__}:{_name}")
 
 
@@ -301,4 +312,61 @@ def test_a_recording_that_fails_later_is_a_warning(
         "no video at step 128",
     ]
     assert "no space left on device" in caplog.text
+    assert names(result.run_dir / "videos") == []
+
+
+@contextlib.contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """Let the system refuse what is written beyond, as a full disk does, ffmpeg's too."""
+    resource = pytest.importorskip("resource", reason="the limit is POSIX's")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("short", [1, 4000])
+def test_a_file_that_the_disk_refuses_in_part_is_no_video(
+    tmp_path: Path, short: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def episode(directory: Path) -> VideoRecorder:
+        env = VideoRecorder(Noisy("rgb_array"), VideoRequest(directory, 1))
+        env.reset(seed=0)
+        for _ in range(LENGTH):
+            env.step(0)
+        return env
+
+    episode(tmp_path / "whole").close()
+    size = (tmp_path / "whole" / "episode_0001.mp4").stat().st_size
+    assert size > 8000
+    with no_file_larger_than(size - short), pytest.raises(VideoError) as refused:
+        episode(tmp_path / "cut")
+    assert str(refused.value).startswith(f"no video can be written in {tmp_path / 'cut'}: ")
+    assert re.search("File too large|ffmpeg ended with status -", str(refused.value))
+    assert names(tmp_path / "cut") == [], "closing the environment is not needed for that"
+    assert capfd.readouterr().err == "", "ffmpeg's own words are in the message"
+
+
+def test_a_full_disk_costs_the_video_and_is_not_the_environments_fault(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = trained(tmp_path / "whole", "Drawing/Noisy-v0")
+    # A process keeps the limit that it began with.
+    monkeypatch.setattr(VideoFile, "_start", no_file_larger_than(8000)(VideoFile._start))
+    with caplog.at_level(logging.WARNING):
+        tracking = {"tensorboard": False, "video_interval": 128}
+        result = trained(tmp_path, "Drawing/Noisy-v0", tracking=tracking)
+    assert "no video at step 128: no video can be written in" in caplog.text
+    assert (result.status, result.digest) == ("finished", whole.digest)
+    assert cli.main(["eval", str(result.run_dir), "--video", "1", "--episodes", "1"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("rl-training: error: no video can be written in")
+    assert told.count("\n") == 1
     assert names(result.run_dir / "videos") == []

@@ -7,8 +7,6 @@ so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import importlib
 import json
@@ -16,11 +14,12 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rl_training.cli.output import complain, flushed, os_error, tell
 from rl_training.cli.paths import require_run_or_checkpoint
 from rl_training.errors import NonFiniteError, UserError, nearest
 from rl_training.garbage import freeze_imports
@@ -56,8 +55,6 @@ _MANY_RUNS = {
     "tune": "tune",
 }
 """Commands and the modules of `rl_training.cli` that have them."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""Errors of a standard output that takes nothing, among others."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,53 +69,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for good
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _flushed():
+        with flushed():
             return _dispatch(arguments)
     except UserError as error:
-        print(f"rl-training: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        complain(f"rl-training: error: {' '.join(str(error).splitlines())}")
         return 2
     except NonFiniteError as error:
-        print(f"rl-training: training failed: {error}", file=sys.stderr)
+        complain(f"rl-training: training failed: {error}")
         return 1
     except OSError as error:
-        return _os_error(error)
+        return os_error(error)
     except KeyboardInterrupt:
-        print("rl-training: interrupted", file=sys.stderr)
+        complain("rl-training: interrupted")
         return 130
     except Exception:
         traceback.print_exc()
         return 1
-
-
-@contextlib.contextmanager
-def _flushed() -> Iterator[None]:
-    """Write out what was printed before the program ends, where nobody could say that it failed."""
-    try:
-        yield
-    finally:
-        if sys.stdout is not None:  # closed by whoever started this
-            sys.stdout.flush()
-
-
-def _os_error(error: OSError) -> int:
-    """Say what failed, unless the reader of a pipe is gone: `rl-training list | head -1`."""
-    if error.errno in _FULL and not _can_print():
-        what = error.strerror or error
-        print(f"rl-training: error: standard output cannot be written: {what}", file=sys.stderr)
-    elif not isinstance(error, BrokenPipeError):
-        traceback.print_exc()
-        return 1
-    with contextlib.suppress(OSError):  # what is left in the buffer would fail once more at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
-
-
-def _can_print() -> bool:
-    try:
-        print(flush=True)
-    except OSError:
-        return False
-    return True
 
 
 def recipe_main(algo: str) -> NoReturn:
@@ -173,8 +139,8 @@ def _train(arguments: list[str]) -> int:
     config = parse_train(arguments)
     from rl_training import workflows
 
-    command = ["rl-training", "train", *arguments]
-    return _close(workflows.train(config, command=command, progress=True))
+    command, here = ["rl-training", "train", *arguments], Path.cwd()
+    return _close(workflows.train(config, command=command, progress=True), here)
 
 
 def parse_train(arguments: Sequence[str]) -> TrainConfig:
@@ -266,25 +232,29 @@ def _gather(choice: _Choice) -> Layers:
     return layers
 
 
-def _close(result: TrainResult) -> int:
-    """Print how the run ended and what can be done with it; return the exit status."""
+def _close(result: TrainResult, here: Path) -> int:
+    """Print how the run ended and what can be done with it, from the directory ``here`` in which
+    the command was started; return the exit status.
+    """
     reason = f": {result.reason}" if result.reason else ""
-    print(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
+    tell(f"\n{result.status} at step {int(result.metrics['global_step']):,}{reason}")
     if result.evaluation is not None:
         score = result.evaluation
         mean, spread = score["return_mean"], score["return_std"]
-        print(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
+        tell(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
+    trust = _trust_flag(result.run_dir / "config.yaml")
     run = result.run_dir
+    if run.is_relative_to(here):
+        run = run.relative_to(here)
     budget = "" if result.exit_code else " --total-timesteps N"
-    print(f"  run         {run}")
-    trust = _trust_flag(run / "config.yaml")
-    program = _program()
-    print(f"  evaluate    {program} eval {run}{trust}")
-    print(f"  resume      {program} resume {run}{budget}{trust}")
+    tell(f"  run         {run}")
+    program = _program(here)
+    tell(f"  evaluate    {program} eval {run}{trust}")
+    tell(f"  resume      {program} resume {run}{budget}{trust}")
     return result.exit_code
 
 
-def _program() -> str:
+def _program(here: Path) -> str:
     """Return what starts this program from here.
 
     Its name may be on no path yet. And ``python -m`` finds modules in the current directory, which
@@ -294,7 +264,7 @@ def _program() -> str:
     if not as_module and shutil.which("rl-training"):
         return "rl-training"
     python = shutil.which("python") == sys.executable
-    return f"{'python' if python else os.path.relpath(sys.executable)} -m rl_training"
+    return f"{'python' if python else os.path.relpath(sys.executable, here)} -m rl_training"
 
 
 def _trust_flag(path: Path) -> str:
@@ -368,6 +338,7 @@ def _resume(arguments: list[str]) -> int:
     require_run_or_checkpoint(given.run_or_checkpoint)
     from rl_training import workflows
 
+    here = Path.cwd()
     return _close(
         workflows.resume_checkpoint(
             given.run_or_checkpoint,
@@ -377,7 +348,8 @@ def _resume(arguments: list[str]) -> int:
             trust_modules=given.trust_modules,
             command=["rl-training", "resume", *arguments],
             progress=True,
-        )
+        ),
+        here,
     )
 
 

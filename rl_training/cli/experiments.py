@@ -11,6 +11,7 @@ import tyro
 
 from rl_training.cli.arguments import RunOrCheckpoint
 from rl_training.cli.flags import parse_flags
+from rl_training.cli.output import tell
 from rl_training.cli.paths import require_run_or_checkpoint, require_runs
 from rl_training.errors import UserError, nearest
 
@@ -222,7 +223,7 @@ def _run(arguments: list[str]) -> int:
         jobs = backend.cpus() if jobs is None else jobs
     outcome = manager.run(
         jobs=1 if jobs is None else jobs,
-        say=lambda line: print(line, flush=True),
+        say=tell,
         backend=backend,
     )
     counts = {
@@ -231,9 +232,9 @@ def _run(arguments: list[str]) -> int:
         "stopped": len(outcome.stopped),
         "running elsewhere": len(outcome.elsewhere),
     }
-    print("\n" + ", ".join(f"{count} {what}" for what, count in counts.items() if count))
+    tell("\n" + ", ".join(f"{count} {what}" for what, count in counts.items() if count))
     for job, error in outcome.failed.items():
-        print(f"  failed  {job.name}: {error}\n          {job.directory / 'log.txt'}")
+        tell(f"  failed  {job.name}: {error}\n          {job.directory / 'log.txt'}")
     return outcome.exit_code
 
 

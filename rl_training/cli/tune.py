@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from rl_training.cli.flags import parse_flags
+from rl_training.cli.output import tell
 from rl_training.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def tune(arguments: list[str]) -> int:
         TuneArguments, arguments, program="rl-training tune", positional=True
     )
     study = given.study()
-    outcome = study.run(given.trials, jobs=given.jobs, say=lambda line: print(line, flush=True))
-    print("\n" + "\n".join(_summary(study, outcome)))
+    outcome = study.run(given.trials, jobs=given.jobs, say=tell)
+    tell("\n" + "\n".join(_summary(study, outcome)))
     return outcome.exit_code
 
 

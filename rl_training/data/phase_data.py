@@ -6,7 +6,6 @@ Of observations that are stacks of frames, each frame is kept once, as in the re
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,13 @@ from torch import Tensor
 
 from rl_training.data.frame_stacks import FrameStacks
 from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
-from rl_training.data.replay_storage import Storage, allocator, require_room, tensor_bytes
+from rl_training.data.replay_storage import (
+    Storage,
+    allocator,
+    require_room,
+    scratch_directory,
+    tensor_bytes,
+)
 from rl_training.data.transition_ring import Layout
 from rl_training.errors import UserError
 from rl_training.runtime.checks import require_counter
@@ -65,7 +70,7 @@ class PhaseData:
         capacity: rollouts.
         frame_stack: how many frames an observation is a stack of; 1: it is none.
         storage: ``"ram"``, or ``"disk"``: files mapped into memory, gone when the process ends.
-        directory: for the disk; created when missing; None: a temporary one.
+        directory: for the disk; created when missing; None: the system's temporary one.
     """
 
     def __init__(
@@ -110,10 +115,7 @@ class PhaseData:
         """
         if self._rings:
             return
-        directory = self._directory
-        if self.storage == "disk" and directory is None:
-            self._files = tempfile.TemporaryDirectory(prefix="rl_training_auxiliary_")
-            directory = self._files.name
+        directory = scratch_directory(self._directory) if self.storage == "disk" else None
         what = {"what": "the auxiliary phase's data", "unit": "iterations"}
         require_room(self.storage, directory, self._size_of, self.capacity, **what)
         make = allocator(self.storage, directory)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+import mmap
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -41,6 +42,23 @@ def allocator(storage: Storage, directory: str | os.PathLike[str] | None) -> All
         raise UserError("replay storage 'disk' needs a directory.")
     place = Path(directory)
     return lambda shape, dtype: mapped_zeros(place, shape, dtype)
+
+
+def scratch_directory(given: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """Return where files without names are made: the directory given, or the system's temporary one
+    itself, in which a directory of one's own would be left by a process that is killed.
+
+    Raises:
+        UserError: no temporary directory of the system can be written.
+    """
+    if given is not None:
+        return given
+    try:
+        return tempfile.gettempdir()
+    except OSError as error:
+        raise UserError(
+            f"there is no temporary directory ({error.strerror or error}); give another one."
+        ) from error
 
 
 def require_room(
@@ -115,43 +133,49 @@ def _largest(size_of: Callable[[int], int], room: int, refused: int) -> int:
 def mapped_zeros(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return a tensor of zeros in a file of its own in ``directory``.
 
-    The file has no name once it is mapped: it is scratch space, not a checkpoint, and the system
-    takes it back when the process ends, however it ends.
+    The file has no name before it has a size: it is scratch space, not a checkpoint, and the system
+    takes it back when the process ends, however and whenever it ends.
 
     Raises:
         UserError: the disk is full or refuses.
     """
-    path = directory / f".replay-{secrets.token_hex(8)}"
     count = math.prod(shape)
     size = tensor_bytes(shape, dtype)
     if size == 0:
         return torch.zeros(tuple(shape), dtype=dtype)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        descriptor = _nameless_file(directory)
         try:
-            _reserve(path, size)
-            flat = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+            _reserve(descriptor, size)
+            mapped = mmap.mmap(descriptor, size)
         finally:
-            with contextlib.suppress(OSError):  # Windows keeps the name of a mapped file
-                path.unlink()
+            os.close(descriptor)
     except OSError as error:
         raise UserError(
             f"{size_text(size)} for what is remembered cannot be had in {directory} "
             f"({error.strerror or error})."
         ) from error
-    return flat.view(tuple(shape))
+    return torch.frombuffer(mapped, dtype=dtype, count=count).view(tuple(shape))
 
 
-def _reserve(path: Path, size: int) -> None:
-    """Create a file of zeros whose blocks are the file's own.
+def _nameless_file(directory: Path) -> int:
+    """Return the descriptor of a new empty file, which is gone once nothing holds it."""
+    path = directory / f".replay-{secrets.token_hex(8)}"
+    # Windows keeps the name of an open file, and drops both when told so.
+    gone_when_closed = getattr(os, "O_TEMPORARY", 0)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | gone_when_closed, 0o600)
+    if not gone_when_closed:
+        path.unlink()
+    return descriptor
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Give a file zeros whose blocks are the file's own.
 
     In a file with holes, a full disk would kill the process at a write instead.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
-        else:
-            os.truncate(descriptor, size)
-    finally:
-        os.close(descriptor)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.truncate(descriptor, size)

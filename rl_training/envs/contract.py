@@ -15,8 +15,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.answers import plain_reward
-from rl_training.envs.flatten import leaves_of, part_text
 from rl_training.envs.masks import LegalChoices, found_mask, mask_in
+from rl_training.envs.parts import leaves_of, part_text
 from rl_training.envs.spaces import DISCRETE, ActionMap
 from rl_training.errors import UserError, one_line
 

@@ -27,7 +27,7 @@ from rl_training.envs.replay import (
 )
 from rl_training.envs.rows import RowError, Rows, RowStep
 from rl_training.envs.seeding import episode_seed
-from rl_training.errors import EnvironmentFailedError, UserError, one_line
+from rl_training.errors import EnvironmentFailedError, UserError, VideoError, one_line
 
 Array = NDArray[Any]
 logger = logging.getLogger(__name__)
@@ -195,8 +195,8 @@ class Episodes:
             self._close()
         cause = error.__cause__ if isinstance(error, RowError) else error
         row = error.row if isinstance(error, RowError) else None
-        if row is None and isinstance(cause, UserError):
-            raise cause
+        if isinstance(cause, VideoError) or (row is None and isinstance(cause, UserError)):
+            raise cause  # the environment has no part in it
         where = "in an unknown environment"
         if row is not None:
             seed = episode_seed(self.seed, row, max(self.indices[row], 0))

@@ -4,20 +4,28 @@ nothing behind it but the encoder (`rl_training.envs.layout`) knows of them.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from rl_training.envs.numbers import numbers_of
+from rl_training.envs.parts import (
+    Path,
+    leaves_of,
+    missing,
+    named,
+    part_of,
+    part_text,
+    pick,
+    picker,
+)
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
-Path = tuple[str | int, ...]
 
 LARGEST = 1_000_000
 """Numbers that a flattened observation may have."""
@@ -88,8 +96,9 @@ class Flattening:
         """Whether vectors are of bytes, images among them."""
         order = {path: index for index, (path, _) in enumerate(leaves_of(space))}
         self._leaves = sorted([*leaves, *pixels], key=lambda leaf: order[leaf.path])
+        self._names = [part_text("an observation", leaf.path) for leaf in self._leaves]
         # One call of C for parts of the outermost Dict or Tuple, which is most of them.
-        self._picks = [_picker(leaf.path) for leaf in self._leaves]
+        self._picks = [picker(leaf.path) for leaf in self._leaves]
         self._as_they_are = not self.packed and all(leaf.one_hot is None for leaf in leaves)
         self._shapes = [tuple(leaf.space.shape) for leaf in self._leaves]
         self.space: Any = spaces.Box(np.concatenate(lows), np.concatenate(highs), dtype=np.float32)
@@ -107,14 +116,20 @@ class Flattening:
     def rows(self, observations: Sequence[Any]) -> Array:
         """Return vectors ``[N, size]`` of N observations."""
         values = [np.array(list(map(pick, observations))) for pick in self._picks]
-        return self._join(values, len(observations))
+        return self._join(self._numbers(values), len(observations))
 
     def batch(self, observation: Any) -> Array:
         """Return vectors ``[N, size]`` of the observations of a vector environment: the space's
         structure with arrays ``[N, ...]`` in it.
         """
-        values = [np.asarray(_pick(observation, leaf.path)) for leaf in self._leaves]
-        return self._join(values, len(values[0]))
+        values = [np.asarray(pick(observation, leaf.path)) for leaf in self._leaves]
+        return self._join(self._numbers(values), len(values[0]))
+
+    def _numbers(self, values: Sequence[Array]) -> list[Array]:
+        return [
+            numbers_of(value, leaf.space.dtype, name)
+            for value, leaf, name in zip(values, self._leaves, self._names, strict=True)
+        ]
 
     def given(self, observation: Any) -> tuple[Array, bool]:
         """Return vectors ``[N, size]`` of what a user gives, and whether it is a single observation
@@ -127,9 +142,9 @@ class Flattening:
         values = []
         for leaf in self._leaves:
             try:
-                value = np.asarray(_pick(observation, leaf.path))
+                value = np.asarray(pick(observation, leaf.path))
             except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise UserError(_missing(observation, leaf.path)) from error
+                raise UserError(missing(observation, leaf.path)) from error
             if value.dtype.kind not in "fiub":
                 raise UserError(f"{part_text('the observation', leaf.path)} holds no numbers.")
             values.append(value)
@@ -159,7 +174,7 @@ class Flattening:
             numbers = joined[:, : self.floats * FLOAT_BYTES].view(np.float32)
         for leaf, value in zip(self._leaves, values, strict=True):
             if self.packed and is_pixels(leaf.space):
-                _require_bytes(leaf, value)
+                _require_whole_numbers(leaf, value)
                 joined[:, leaf.columns] = value.reshape(count, -1)
             elif leaf.one_hot is None:
                 numbers[:, leaf.columns] = value.reshape(count, -1)
@@ -178,11 +193,7 @@ class Flattening:
 
 
 def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) -> None:
-    if value.dtype.kind not in "iub":
-        raise ValueError(
-            f"{part_text('an observation', leaf.path)} is of {value.dtype}, and its space is "
-            f"{leaf.space}."
-        )
+    _require_whole_numbers(leaf, value)
     count = len(value)
     index = value.reshape(count, -1).astype(np.int64, copy=False) - one_hot.start
     # As unsigned numbers, negative ones are too large as well.
@@ -194,7 +205,7 @@ def _write_one_hot(columns: Array, value: Array, leaf: _Leaf, one_hot: _OneHot) 
     columns[np.arange(count)[:, None], index + one_hot.first] = 1.0
 
 
-def _require_bytes(leaf: _Leaf, value: Array) -> None:
+def _require_whole_numbers(leaf: _Leaf, value: Array) -> None:
     if value.dtype.kind not in "iub":
         raise ValueError(
             f"{part_text('an observation', leaf.path)} is of {value.dtype}, and its space is "
@@ -245,58 +256,6 @@ def choices(space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) 
     if isinstance(space, spaces.MultiBinary):
         return np.full(space.shape, 2, np.int64)
     return np.asarray(space.nvec, np.int64)
-
-
-def leaves_of(space: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the parts of ``space`` that have none themselves, in the order of `Flattening`."""
-    if isinstance(space, spaces.Dict):
-        for key in sorted(space.spaces):
-            yield from leaves_of(space.spaces[key], (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, each in enumerate(space.spaces):
-            yield from leaves_of(each, (*path, index))
-    else:
-        yield path, space
-
-
-def _picker(path: Path) -> Callable[[Any], Any]:
-    return operator.itemgetter(path[0]) if len(path) == 1 else functools.partial(_pick, path=path)
-
-
-def _pick(observation: Any, path: Path) -> Any:
-    for step in path:
-        observation = observation[step]
-    return observation
-
-
-def part_of(observation: Any, path: Path) -> Any:
-    """Return a part of what an environment returned.
-
-    Raises:
-        ValueError: it has no such part.
-    """
-    try:
-        return _pick(observation, path)
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(
-            f"an environment returned an observation without its part {named(path)}"
-        ) from error
-
-
-def named(path: Path) -> str:
-    """Return the keys and indices that lead to a part, as they are written in Python."""
-    return f"{''.join(f'[{step!r}]' for step in path)}"
-
-
-def part_text(whole: str, path: Path) -> str:
-    """Return what messages call a part of ``whole``, or ``whole`` itself."""
-    return f"{whole}'s part {named(path)}" if path else whole
-
-
-def _missing(observation: Any, path: Path) -> str:
-    keys = f" with {', '.join(map(repr, observation))}" if isinstance(observation, dict) else ""
-    what = f"the observation has no part {named(path)}" if path else "the observation has no shape"
-    return f"{what} that fits: it is a {type(observation).__name__}{keys}."
 
 
 def flattening_of(space: Any) -> Flattening | None:

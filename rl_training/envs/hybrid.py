@@ -16,7 +16,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torchrl.data import Bounded, MultiCategorical, TensorSpec
 
-from rl_training.envs.flatten import Path, choices, leaves_of
+from rl_training.envs.flatten import choices
+from rl_training.envs.parts import Path, leaves_of
 from rl_training.envs.spaces import DISCRETE, ActionMap, action_spec
 from rl_training.errors import UserError
 

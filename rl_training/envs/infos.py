@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.envs.answers import plain_flag, plain_reward, require_info, require_shapes
+from rl_training.envs.answers import plain_flag, plain_reward, require_fitting, require_info
 from rl_training.errors import UserError
 
 Array = NDArray[Any]
@@ -162,7 +162,7 @@ class PlainStep:
         """Step."""
         observation, reward, terminated, truncated, information = self._step(action)
         require_info(information, "step")
-        require_shapes(observation, self._space)
+        require_fitting(observation, self._space)
         kept = {key: information[key] for key in self._kept if key in information}
         told = {**kept, **self._info.of(information)}
         flags = plain_flag(terminated, "terminated"), plain_flag(truncated, "truncated")

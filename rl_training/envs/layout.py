@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.envs.flatten import FLOAT_BYTES, Flattening, Path, choices, is_pixels, leaves_of
+from rl_training.envs.flatten import FLOAT_BYTES, Flattening, choices, is_pixels
+from rl_training.envs.parts import Path, leaves_of
 
 Kind = Literal["numbers", "bits", "one-hot", "image"]
 _PIXEL_SCALE = 1.0 / 255.0

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.envs.flatten import flattening_of, leaves_of, part_of
+from rl_training.envs.flatten import flattening_of
 from rl_training.envs.normalize import Normalizer
+from rl_training.envs.parts import leaves_of, part_of
 from rl_training.envs.spaces import observation_dtype
 from rl_training.errors import UserError
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.arguments import environment_name
-from rl_training.envs.answers import plain_flag, plain_reward
-from rl_training.envs.flatten import flattening_of, require_integers
+from rl_training.envs.answers import plain_flag, plain_reward, stacker
+from rl_training.envs.flatten import require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import Asked
 from rl_training.envs.rows import NOTHING, RowError, RowStep, WithoutSnapshots, joined_info
@@ -148,8 +148,7 @@ class ParallelRows(WithoutSnapshots):
         self.single_action_space = self._shared("action_space")
         self.closed = False
         self._asked = NOTHING
-        flattening = flattening_of(self.single_observation_space)
-        self._stack = self._stack_arrays if flattening is None else flattening.rows
+        self._stack = stacker(self.single_observation_space)
         self._unchecked = True
         self._actions = as_rows(self.single_action_space)[0]
 
@@ -223,16 +222,6 @@ class ParallelRows(WithoutSnapshots):
                 require_integers(each, self.single_observation_space)
             self._unchecked = False
         return self._stack(observations)
-
-    def _stack_arrays(self, observations: list[Any]) -> Array:
-        space = self.single_observation_space
-        stacked = np.array(observations, space.dtype)
-        if stacked.shape[1:] != space.shape:
-            raise ValueError(
-                f"an agent's observation has the shape {stacked.shape[1:]}, its space says "
-                f"{space.shape}."
-            )
-        return stacked
 
     def close(self) -> None:
         """Close every environment."""

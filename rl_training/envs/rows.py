@@ -4,7 +4,6 @@ in, raw NumPy out.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -15,12 +14,14 @@ from numpy.typing import NDArray
 
 from rl_training.envs.answers import (
     PLAIN_FLAGS,
+    batcher,
     plain_flag,
     plain_reward,
+    require_fitting,
     require_info,
-    require_shapes,
+    stacker,
 )
-from rl_training.envs.flatten import flattening_of, require_integers
+from rl_training.envs.flatten import require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
 from rl_training.envs.seeding import SeededEpisodes
@@ -175,13 +176,10 @@ class LoopedRows:
         self._asked = asked
         self.num_envs = vector.num_envs
         space = vector.single_observation_space
-        self._shape = (vector.num_envs, *(space.shape or ()))
-        self._dtype = space.dtype
         self._envs: list[gymnasium.Env[Any, Any]] = list(vector.envs)
         self._steps = [env.step for env in self._envs]
         self._space = space
-        flattening = flattening_of(space)
-        self._stack = self._stack_arrays if flattening is None else flattening.rows
+        self._stack = stacker(space)
         self._actions = as_rows(vector.single_action_space)[0]
         self._unchecked = {"reset", "step"}
         self.plays_games = all(_plays_games(env) for env in self._envs)
@@ -228,7 +226,7 @@ class LoopedRows:
         try:
             return self._stack(observations)
         except (ValueError, TypeError, KeyError, IndexError):
-            _name_the_row(observations, lambda each: require_shapes(each, self._space))
+            _name_the_row(observations, lambda each: require_fitting(each, self._space))
             raise
 
     def _numbers(self, rewards: list[Any]) -> Array:
@@ -278,16 +276,6 @@ class LoopedRows:
     def _require_integers(self, observation: Any) -> None:
         require_integers(observation, self._space)
 
-    def _stack_arrays(self, observations: list[Any]) -> Array:
-        # Copies, so that an environment may go on writing into the array it returned.
-        stacked = np.array(observations, self._dtype)
-        if stacked.shape[1:] != self._shape[1:]:
-            raise ValueError(
-                f"an environment returned an observation of shape {stacked.shape[1:]}, its space "
-                f"says {self._shape[1:]}."
-            )
-        return stacked
-
 
 class BatchedRows:
     """Rows of any vector environment that takes ``options={"reset_mask": ...}``."""
@@ -299,13 +287,7 @@ class BatchedRows:
         self._asked = asked
         self.num_envs: int = vector.num_envs
         self._vector = vector
-        space = vector.single_observation_space
-        flattening = flattening_of(space)
-        self._array: Callable[[Any], Array] = (
-            functools.partial(np.array, dtype=space.dtype)
-            if flattening is None
-            else flattening.batch
-        )
+        self._array = batcher(vector.single_observation_space)
         self._actions = as_rows(vector.single_action_space)[1]
         self.plays_games = self._all("plays_games")
 
@@ -316,18 +298,32 @@ class BatchedRows:
             observation, reward, terminated, truncated, beside = self._vector.step(given)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
-        numbers = np.array(reward)
-        if numbers.dtype.kind not in _NUMBERS:
+        numbers = self._of_every_row(np.array(reward), "rewards")
+        if numbers.dtype.kind not in _NUMBERS or numbers.ndim != 1:
             _name_the_row(list(numbers), plain_reward)
-        ended, cut = (np.asarray(each, bool).tolist() for each in (terminated, truncated))
+        ended = self._flags(terminated, "terminated")
+        cut = self._flags(truncated, "truncated")
         return RowStep(
-            self._array(observation),
-            numbers.astype(np.float64, copy=False),
+            self._of_every_row(self._array(observation), "observations"),
+            numbers.astype(np.float64, copy=False).reshape(self.num_envs),
             ended,
             cut,
             Games.of(beside) if self.plays_games else None,
             joined_info(self._asked.info, self._told(beside), ended, cut),
         )
+
+    def _flags(self, values: Any, name: str) -> list[Any]:
+        array = self._of_every_row(np.asarray(values), name)
+        if array.dtype == np.bool_ and array.ndim == 1:
+            return cast("list[Any]", array.tolist())
+        return _plain_flags(list(array), name)
+
+    def _of_every_row(self, array: Array, what: str) -> Array:
+        if array.shape[:1] != (self.num_envs,):
+            raise ValueError(
+                f"{what} of a vector of {self.num_envs} environments are {array.shape}."
+            )
+        return array
 
     def _told(self, beside: dict[str, Any]) -> list[dict[str, Array]]:
         info = self._asked.info
@@ -357,7 +353,7 @@ class BatchedRows:
             observation, _ = self._vector.reset(seed=by_row, options=options)
         except Exception as error:
             raise self._failure(error)  # noqa: B904  it has a cause
-        return self._array(observation)[list(rows)]
+        return self._of_every_row(self._array(observation), "observations")[list(rows)]
 
     @property
     def can_snapshot(self) -> bool:

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torchrl.data import Bounded, Categorical, MultiCategorical, TensorSpec, Unbounded
 
-from rl_training.envs.flatten import choices, leaves_of, named, require_observable
+from rl_training.envs.flatten import choices, require_observable
+from rl_training.envs.parts import leaves_of, named
 from rl_training.errors import UserError
 
 Array = NDArray[Any]

@@ -9,9 +9,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
-from rl_training.errors import UserError
+from rl_training.envs.video_file import VideoFile, even, ffmpeg
+from rl_training.errors import UserError, VideoError
 
 _DEFAULT_FRAMES_PER_SECOND = 30
 
@@ -55,12 +55,8 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._request = request
         self._longest = longest
         self._recorded = self._taken = 0
-        self._writer: Any = None
-        _writer_module()
-
-    @property
-    def _partial(self) -> Path:
-        return self._request.directory / f".partial_{os.getpid()}.mp4"
+        self._file: VideoFile | None = None
+        ffmpeg()
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, and its recording while any is due."""
@@ -68,18 +64,18 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         result = self.env.reset(**keywords)
         self._taken = 0
         if self._recorded < self._request.episodes:
-            self._open()
-            self._draw()
+            self._file = self._open()
+            self._draw(self._file)
         return result
 
     def step(self, action: Any) -> Any:
         """Step, draw, and name the file at the episode's end."""
         result = self.env.step(action)
         self._taken += 1
-        if self._writer is not None:
-            self._draw()
+        if self._file is not None:
+            self._draw(self._file)
             if result[2] or result[3] or self._taken == self._longest:
-                self._finish()
+                self._finish(self._file)
         return result
 
     def close(self) -> None:
@@ -87,52 +83,37 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._abandon()
         super().close()
 
-    def _open(self) -> None:
-        self._request.directory.mkdir(parents=True, exist_ok=True)
+    def _open(self) -> VideoFile:
+        directory = self._request.directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise VideoError(f"no video can be written in {directory}: {reason}.") from error
         rate = self.env.metadata.get("render_fps", _DEFAULT_FRAMES_PER_SECOND)
-        # Frame by frame: an episode's frames together can take a gigabyte. macro_block_size 2 is
-        # what the codec needs; the default of 16 would resize the picture.
-        self._writer = _writer_module().get_writer(self._partial, fps=rate, macro_block_size=2)
+        # Frame by frame: an episode's frames together can take a gigabyte.
+        return VideoFile(directory / f".partial_{os.getpid()}.mp4", rate)
 
-    def _draw(self) -> None:
+    def _draw(self, file: VideoFile) -> None:
         frame = self.env.render()
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
             kind = type(frame).__name__
             raise UserError(f"{self.env} cannot be recorded: its render() returns {kind}.")
-        self._writer.append_data(_even(frame.astype(np.uint8, copy=False)))
+        file.add(even(frame))
 
-    def _finish(self) -> None:
-        self._writer.close()
-        self._writer = None
+    def _finish(self, file: VideoFile) -> None:
+        file.finish()
         number = 1
         while (path := self._path(number)).exists():
             number += 1
-        self._partial.replace(path)
+        file.path.replace(path)
+        self._file = None
         self._recorded += 1
 
     def _path(self, number: int) -> Path:
         return self._request.directory / f"{self._request.prefix}_{number:04d}.mp4"
 
     def _abandon(self) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            try:
-                writer.close()
-            finally:
-                self._partial.unlink(missing_ok=True)
-
-
-def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    height, width = (size - size % 2 for size in frame.shape[:2])
-    return frame[:height, :width]
-
-
-def _writer_module() -> Any:
-    try:
-        import imageio.v2
-        import imageio_ffmpeg  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            'writing videos needs an extra: pip install "rl_training[video]".'
-        ) from error
-    return imageio.v2
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.abandon()

@@ -15,6 +15,22 @@ from rl_training.config.yaml_text import parse_yaml
 from rl_training.errors import UserError
 from rl_training.registry import algorithm_class
 
+GIVEN = frozenset(
+    {
+        "algo",
+        "env_id",
+        "seed",
+        "output_dir",
+        "evaluation.interval",
+        "evaluation.episodes",
+        "evaluation.stop_on_return",
+        "evaluation.patience",
+        "checkpoint.keep_last",
+        "checkpoint.keep_best",
+        "tracking.wandb_group",
+    }
+)
+"""Fields that a study sets itself, or that say what is tuned."""
 SearchSpace = Mapping[str, "Dimension"]
 """Dotted names, such as ``algorithm.learning_rate``, and what they may be."""
 
@@ -46,6 +62,9 @@ class Dimension:
         assert self.low is not None and self.high is not None
         require(self.low < self.high, name, "needs a low below its high")
         require(not self.log or self.low > 0, f"{name}.low", "must be positive where log is true")
+        for key, bound in (("low", self.low), ("high", self.high)):
+            whole = not self.whole or float(bound).is_integer()
+            require(whole, f"{name}.{key}", "must be a whole number where whole is true")
 
     def with_value(self, value: Any) -> Dimension | None:
         """Return the dimension with one more value in it; None where it cannot hold that one."""
@@ -148,16 +167,49 @@ def fitted(space: SearchSpace, config: TrainConfig) -> dict[str, Dimension]:
     """Return a space in which the configuration's own values have a place, where they can have one.
 
     Raises:
-        UserError: it is empty, names no field of the configuration, or a dimension cannot be.
+        UserError: it is empty, names no field of the configuration or one that the study sets
+            itself, or a dimension cannot be, or has values of another kind than the field.
     """
     if not space:
         raise UserError("the search space is empty.")
     made = {}
     for name, dimension in space.items():
         value = field_value(config, name)
+        require(name not in GIVEN, name, "is the study's own and cannot be searched")
         dimension.validate(name)
+        _require_kind(dimension, config, name)
         made[name] = dimension.with_value(value) or dimension
     return made
+
+
+def _require_kind(dimension: Dimension, config: TrainConfig, name: str) -> None:
+    """Raise where a value of the dimension is none of the field, whatever the others are: studies
+    draw anew what does not fit together, and would never end, or never choose it.
+    """
+    if dimension.choices is not None:
+        values = dimension.choices
+    else:
+        assert dimension.low is not None and dimension.high is not None
+        values = [int(dimension.low)] if dimension.whole else [_between(dimension)]
+    *groups, leaf = name.split(".")
+    for value in values:
+        data = config_to_dict(config)
+        target = data
+        for group in groups:
+            target = target[group]
+        target[leaf] = value
+        try:
+            build(train_config_class(config.algo), data)
+        except UserError as error:
+            hint = "" if dimension.choices is not None else " Add whole: true."
+            raise UserError(f"the search space of {error}{hint}") from error
+
+
+def _between(dimension: Dimension) -> float:
+    """Return a number of a dimension that is no whole one."""
+    assert dimension.low is not None and dimension.high is not None
+    middle = (dimension.low + dimension.high) / 2
+    return middle if middle % 1 else (dimension.low + middle) / 2 + 1e-9
 
 
 def own_values(space: SearchSpace, config: TrainConfig) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.experiments import worker
 from rl_training.experiments.backends import Backend, Handle
 from rl_training.experiments.jobs import Job, locked, read_lines, write_plan
@@ -106,7 +106,24 @@ class StudySession:
         self._counted = sum("refused" not in each.user_attrs for each in begun)
 
     def run(self) -> StudyOutcome:
-        """Work until the study has its trials; write the results."""
+        """Work until the study has its trials; write the results.
+
+        Raises:
+            UserError: the storage cannot be written, for a full disk most often; runs are stopped.
+        """
+        from sqlalchemy.exc import SQLAlchemyError  # Optuna brings it
+
+        try:
+            return self._run()
+        except (SQLAlchemyError, self._optuna.exceptions.StorageInternalError) as error:
+            cause = error.__cause__ or error
+            reason = one_line(getattr(cause, "orig", None) or cause)
+            raise UserError(
+                f"{self._study.directory / 'study.db'} cannot be written ({reason}): the same "
+                "command goes on with the study once it can."
+            ) from error
+
+    def _run(self) -> StudyOutcome:
         for frozen in self._search.trials:
             if frozen.state == self._states.RUNNING:
                 trial = self._optuna.trial.Trial(self._search, frozen._trial_id)

@@ -81,7 +81,7 @@ class PPGConfig(ClippedPolicyConfig):
     auxiliary_storage: Storage = "ram"
     """Where the auxiliary phase's data is: in memory, or in files mapped into it."""
     auxiliary_directory: str | None = None
-    """Directory of those files; None: a temporary one."""
+    """Directory of those files; None: the system's temporary one."""
     auxiliary_learning_rate: float = 5e-4
     """Adam's step size in the auxiliary phase, whose optimiser is its own."""
     clone_coefficient: float = 1.0

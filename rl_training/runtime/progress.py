@@ -279,5 +279,6 @@ def announce(algorithm: Announced, total_timesteps: int, run_dir: Path | None = 
         )
     if run_dir is not None:
         lines.append(f"run directory {run_dir}")
+    shown = ProgressLine(None, 0.0)
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        shown.write(line)

@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 STATUSES = ("running", "finished", "interrupted", "failed")
 
 
-def make_run_dir(config: TrainConfig) -> Path:
+def make_run_dir(config: TrainConfig, parent: Path | None = None) -> Path:
     """Create and return ``{output_dir}/{algo}__{env_id}__seed{seed}__{YYYYmmdd-HHMMSS}``.
 
     Characters that could upset a file system become ``-``; a second run in the same second gets
-    ``-2``.
+    ``-2``. With ``parent`` it lies there instead of in ``output_dir``.
 
     Raises:
         UserError: the place cannot be written.
@@ -42,7 +42,7 @@ def make_run_dir(config: TrainConfig) -> Path:
     name = re.sub(
         r"[^A-Za-z0-9._-]+", "-", f"{config.algo}__{config.env_id}__seed{config.seed}__{moment}"
     )
-    parent = Path(config.output_dir)
+    parent = Path(config.output_dir) if parent is None else parent
     number = 1
     while True:
         path = parent / (name if number == 1 else f"{name}-{number}")
@@ -82,12 +82,13 @@ class Run:
 
     def __init__(self, directory: Path, config: TrainConfig, lock: RunLock | None = None) -> None:
         """Use `create` or `open`."""
-        self.directory = directory
+        self.directory = directory.absolute()
+        """Absolute: some simulators change the working directory."""
         self.config = config
         self.metadata: dict[str, Any] = {}
         """Content of ``metadata.json``."""
         self._logs: RunLogs | None = None
-        self._lock = RunLock(directory) if lock is None else lock
+        self._lock = RunLock(self.directory) if lock is None else lock
         self._started = False
         self._first_step = 0
         self._unused = False
@@ -97,7 +98,12 @@ class Run:
 
     @classmethod
     def create(
-        cls, config: TrainConfig, command: Sequence[str] | None = None, *, first_step: int = 0
+        cls,
+        config: TrainConfig,
+        command: Sequence[str] | None = None,
+        *,
+        first_step: int = 0,
+        parent: Path | None = None,
     ) -> Run:
         """Make the directory with ``config.yaml`` and ``metadata.json`` and start the run.
 
@@ -106,12 +112,13 @@ class Run:
             command: what started it, by default this process's arguments.
             first_step: environment steps done before; such a run cannot begin again from its
                 config.
+            parent: in which directory; None: in ``output_dir``.
 
         Raises:
             UserError: the place cannot be written, or a tracking package is missing; no directory
                 is left.
         """
-        run = cls(make_run_dir(config), config)
+        run = cls(make_run_dir(config, parent), config)
         run._first_step = first_step
         try:
             run.start(command)

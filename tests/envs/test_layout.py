@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from rl_training.envs.flatten import Flattening, leaves_of
+from rl_training.envs.flatten import Flattening
 from rl_training.envs.layout import layout_of, name_of
 from rl_training.envs.normalize import PackedNormalizer
+from rl_training.envs.parts import leaves_of
 from rl_training.errors import NonFiniteError, UserError
 from rl_training.finite import check_batch
 from tests.envs.scripted import collect, generator, make_vector

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from rl_training.config import load_config, preset_paths, replace_config
+from rl_training.config import config_to_dict, load_config, preset_paths, replace_config
 from rl_training.errors import UserError
 from rl_training.experiments.search_space import (
+    GIVEN,
     Dimension,
     choice,
     default_space,
@@ -21,6 +22,7 @@ from rl_training.experiments.search_space import (
     read_space,
 )
 from rl_training.experiments.search_spaces import SEARCH_SPACES
+from rl_training.experiments.study import Study
 from rl_training.registry import ALGORITHMS, algorithm_class
 
 PRESETS = [name for name in preset_paths() if not name.startswith("tiny")]
@@ -143,3 +145,60 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path, text: str, complaint: str)
 def test_a_dimension_that_cannot_be_is_refused(dimension: Dimension, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         fitted({"num_envs": dimension}, load_config("ppo_cartpole"))
+
+
+@pytest.mark.parametrize(
+    ("name", "dimension", "complaint"),
+    [
+        ("seed", choice(1, 2), "seed is the study's own and cannot be searched"),
+        ("output_dir", choice("elsewhere"), "output_dir is the study's own"),
+        ("evaluation.interval", choice(100), "evaluation.interval is the study's own"),
+        ("algo", choice("ppo", "dqn"), "algo is the study's own"),
+        ("algorithm.learning_rate", choice(1e-3, "fast"), "of algorithm.learning_rate: expected"),
+        ("model.hidden_sizes", choice([64], 64), "of model.hidden_sizes: expected"),
+        (
+            "algorithm.num_steps",
+            Dimension(low=16, high=64),
+            r"of algorithm.num_steps: expected a whole number, not .* Add whole: true",
+        ),
+        (
+            "algorithm.num_steps",
+            Dimension(low=16.5, high=64, whole=True),
+            "algorithm.num_steps.low must be a whole number where whole is true",
+        ),
+    ],
+)
+def test_what_no_trial_could_take_is_refused_before_the_first(
+    name: str, dimension: Dimension, complaint: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna", reason="needs the extra tune")
+    with pytest.raises(UserError, match=complaint):
+        Study("ppo_cartpole", output_dir=tmp_path / "study", space={name: dimension})
+    assert not (tmp_path / "study").exists()
+
+
+def test_values_that_fit_their_field_are_taken() -> None:
+    config = load_config("ppo_cartpole")
+    space = {
+        "algorithm.num_steps": Dimension(low=16, high=64, whole=True),
+        "algorithm.learning_rate": Dimension(low=1, high=3),
+        "algorithm.minibatch_size": choice(100_000),  # not with these environments, but by itself
+        "model.hidden_sizes": choice([8], [8, 8]),
+        "env.normalize_observation": choice(True, False),
+    }
+    assert set(fitted(space, config)) == set(space)
+
+
+def test_a_study_sets_what_may_not_be_searched() -> None:
+    pytest.importorskip("optuna", reason="needs the extra tune")
+    config = load_config("ppo_cartpole")
+    before = config_to_dict(config)
+    after = config_to_dict(Study(config).config({}, 77, Path("elsewhere")))
+    changed = {
+        f"{group}.{key}"
+        for group in ("evaluation", "checkpoint", "tracking")
+        for key in before[group]
+        if before[group][key] != after[group][key]
+    } | {key for key in ("seed", "output_dir", "total_timesteps") if before[key] != after[key]}
+    assert changed <= GIVEN
+    assert {"seed", "output_dir", "evaluation.interval"} <= changed

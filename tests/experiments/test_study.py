@@ -127,6 +127,32 @@ def test_a_killed_study_ends_as_one_that_was_left_alone(
         assert "trial_0000__seed1" not in backend.started  # what was done is not done again
 
 
+def test_a_full_disk_behind_the_storage_stops_a_study_in_one_line_and_costs_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optuna, sqlalchemy = pytest.importorskip("optuna"), pytest.importorskip("sqlalchemy.exc")
+    storage = optuna.storages.RDBStorage
+    write, written = storage.set_trial_user_attr, []
+
+    def full_at_the_third(self: Any, trial_id: int, key: str, value: Any) -> None:
+        written.append(key)
+        if written.count("scores") == 3:
+            full = sqlalchemy.OperationalError("UPDATE", {}, OSError("database or disk is full"))
+            raise optuna.exceptions.StorageInternalError("An exception is raised") from full
+        write(self, trial_id, key, value)
+
+    run(study(tmp_path / "whole"), 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "set_trial_user_attr", full_at_the_third)
+        with pytest.raises(
+            UserError, match=r"study.db cannot be written \(database or disk is full"
+        ):
+            run(study(tmp_path / "full"), 5)
+    assert len([row for row in rows(tmp_path / "full") if row["state"] == "done"]) == 2
+    run(study(tmp_path / "full"), 5)
+    assert rows(tmp_path / "full") == rows(tmp_path / "whole")
+
+
 def test_more_trials_go_on_with_a_study(tmp_path: Path) -> None:
     run(study(tmp_path / "whole"), 4)
     run(study(tmp_path / "parts"), 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,27 @@ def test_data_on_the_disk_is_learnt_from_alike(name: str, tmp_path: Path) -> Non
         assert size == 3 * 128 * (4 * 4 + 4) if name == "ppg" else size > 3 * 128 * (4 * 4 + 4)
     assert found[0] == found[1]
     assert os.listdir(tmp_path) == [], "the files have no names"
+
+
+def test_nothing_lies_in_the_temporary_directory_that_a_killed_process_would_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    reserve, names = os.posix_fallocate, []
+
+    def watching(descriptor: int, *place: int) -> None:
+        names.append(os.listdir(tmp_path))
+        reserve(descriptor, *place)
+
+    monkeypatch.setattr(os, "posix_fallocate", watching)
+    phase = make_ppg(auxiliary_storage="disk", **EVERY)
+    iterate(phase, 1)
+    assert names == [[], []], "not even while observations and targets get their room"
+    replay = make("sac", replay_storage="disk")
+    assert len(names) > 2
+    assert os.listdir(tmp_path) == []
+    phase.close()
+    replay.close()
 
 
 def test_what_was_saved_in_memory_goes_on_on_the_disk(tmp_path: Path) -> None:

@@ -9,12 +9,16 @@ import errno
 import logging
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rl_training import cli
+from rl_training.cli.experiments import RunArguments
+from rl_training.cli.tune import TuneArguments
 from rl_training.runtime.checkpoint import verify
 from rl_training.runtime.files import write_durable
 from tests.reliability.conftest import Reference
@@ -115,3 +119,48 @@ def test_a_run_on_a_full_disk_finishes_and_is_resumed_once_there_is_room(
         assert cli.main(["resume", str(run)]) == 0
         assert status(run) == "finished"
         assert_same_training(run, reference(NAME))
+
+
+@contextlib.contextmanager
+def heard_by_nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let both outputs go to a full disk, as those of ``train > log 2>&1``."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs Linux's device that is always full")
+    with monkeypatch.context() as patch, open("/dev/full", "w") as out, open("/dev/full", "w") as e:
+        patch.setattr("sys.stdout", out)
+        patch.setattr("sys.stderr", e)
+        yield
+
+
+def test_a_full_disk_behind_the_outputs_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its replay buffer is announced before training.
+    content = setting("dqn_cartpole_prioritized", output_dir=str(tmp_path / "runs"))
+    config = write_setting(tmp_path / "config.yaml", content)
+    with heard_by_nobody(monkeypatch):
+        assert cli.main(["train", "--config", str(config)]) == 0
+        assert cli.main(["resume", str(the_run(tmp_path / "runs"))]) == 0
+        assert cli.main(["nonsense"]) == 2
+    assert status(the_run(tmp_path / "runs")) == "finished"
+
+
+def test_a_study_and_a_benchmark_go_on_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = SimpleNamespace(
+        done=["job"], failed={}, stopped=[], elsewhere=[], exit_code=0, trials=2, best_trial=None
+    )
+
+    class Says:
+        directory = Path("study")
+
+        def run(self, *_: object, say: Callable[[str], None], **options: object) -> SimpleNamespace:
+            say("begin")
+            say("done")
+            return outcome
+
+    monkeypatch.setattr(TuneArguments, "study", lambda _: Says())
+    monkeypatch.setattr(RunArguments, "manager", lambda _: Says())
+    with heard_by_nobody(monkeypatch):
+        assert cli.main(["tune", "--config", "ppo_cartpole"]) == 0
+        sys.stdout.close()
+        assert cli.main(["benchmark", "run", "cartpole"]) == 0

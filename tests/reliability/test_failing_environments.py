@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rl_training import cli
 from rl_training.config import config_from_dict
 from rl_training.errors import EnvironmentFailedError
 from rl_training.workflows import resume_checkpoint, train
-from tests.reliability.settings import FRAMES
+from tests.reliability.runs import checkpoints, digest, metrics
+from tests.reliability.settings import FRAMES, write_setting
 
 
 class Failing(gymnasium.Env[Any, Any]):
@@ -146,3 +149,74 @@ def test_a_vector_of_one_s_own_that_fails_half_way_is_closed(tmp_path: Path) -> 
         algorithm.learn()
     assert vector.closed
     assert not multiprocessing.active_children()
+
+
+class Wanders(gymnasium.Env[Any, Any]):
+    """Changes the process's working directory, as some simulators do: when it is made, and in the
+    middle of an episode.
+    """
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, places: list[str], render_mode: str | None = None) -> None:
+        self.render_mode, self.places, self.taken = render_mode, places, 0
+        os.chdir(places[0])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken += 1
+        if self.taken == 100:
+            os.chdir(self.places[1])
+        return np.zeros(1, np.float32), 1.0, self.taken % 5 == 0, False, {}
+
+    def render(self) -> Any:
+        return np.zeros((16, 16, 3), np.uint8)
+
+
+gymnasium.register("Reliability/Wanders-v0", entry_point=f"{__name__}:Wanders")
+
+
+def test_an_environment_that_changes_the_working_directory_moves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("imageio_ffmpeg", reason="needs the video extra")
+    places = [tmp_path / "made", tmp_path / "stepped"]
+    for place in (home := tmp_path / "home", *places):
+        place.mkdir()
+    monkeypatch.chdir(home)
+    content = {
+        "algo": "ppo",
+        "env_id": "Reliability/Wanders-v0",
+        "env_kwargs": {"places": list(map(str, places))},
+        "num_envs": 2,
+        "total_timesteps": 512,
+        "algorithm": {"num_steps": 32, "minibatch_size": 32},
+        "checkpoint": {"interval": 64, "keep_last": 99},
+        "evaluation": {"interval": 128, "episodes": 2},
+        "tracking": {"video_interval": 256},
+    }
+    config = write_setting(tmp_path / "config.yaml", content)
+    assert cli.main(["train", "--config", str(config)]) == 0
+    told = capsys.readouterr().out
+    assert Path.cwd() in places
+    os.chdir(home)
+    [run] = Path("runs").iterdir()
+    assert f"  run         {run}\n" in told
+    steps = list(range(64, 513, 64))
+    assert [path.name for path in checkpoints(run)] == [f"step_{step:012d}" for step in steps]
+    assert [line["step"] for line in metrics(run)] == steps
+    assert len(list((run / "videos").iterdir())) == 2
+    whole = digest(run)
+    assert cli.main(["resume", str(checkpoints(run)[1])]) == 0
+    assert Path.cwd() in places
+    os.chdir(home)
+    assert digest(run) == whole
+    assert cli.main(["eval", str(run), "--video", "1", "--episodes", "1"]) == 0
+    os.chdir(home)
+    assert len(list((run / "videos").iterdir())) == 3
+    assert [list(place.iterdir()) for place in places] == [[], []]
