@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
@@ -74,13 +75,14 @@ def in_worker(row: int, make: Callable[[], Any], failures: Any, parent: int) -> 
 
     Ctrl-C reaches every process of the terminal, and SIGTERM of ``timeout`` or a cluster every
     process of the group: the parent finishes its iteration and needs its workers for that. When the
-    parent is gone, so is the pipe, and they end. What ``make`` raises there goes into ``failures``:
-    gymnasium's worker would take it to its grave.
+    parent is gone, they end. What ``make`` raises there goes into ``failures``: gymnasium's worker
+    would take it to its grave.
     """
     if os.getpid() == parent:
         return make()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         return make()
     except UserError as error:
@@ -89,6 +91,16 @@ def in_worker(row: int, make: Callable[[], Any], failures: Any, parent: int) -> 
         text = f"environment {row} could not be made: {type(error).__name__}: {error}"
         failures.put(("RuntimeError", text))
     raise SystemExit(1)
+
+
+def _end_with_parent() -> None:
+    """End this worker as soon as its parent has ended: an environment that is stuck would never
+    find out that its pipe is gone.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def dead_worker(vector: Any) -> tuple[int | None, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.runtime.jsonl import JsonlLogger
 from rl_training.runtime.seeding import preserve_global_rng
 
@@ -143,7 +143,7 @@ class WandbLogger(_FailSafe):
         """Prepare a run named like ``directory``, in which its files lie.
 
         Raises:
-            UserError: wandb is not installed.
+            UserError: wandb is not installed, or cannot be imported.
         """
         super().__init__("Weights & Biases")
         try:
@@ -151,6 +151,11 @@ class WandbLogger(_FailSafe):
         except ImportError as error:
             raise UserError(
                 'wandb is not installed: pip install "rl_training[wandb]", '
+                'or use "--tracking.wandb off".'
+            ) from error
+        except Exception as error:  # of versions that do not go together
+            raise UserError(
+                f"wandb cannot be imported ({type(error).__name__}: {one_line(error)}): mend it, "
                 'or use "--tracking.wandb off".'
             ) from error
         self.run_id = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]

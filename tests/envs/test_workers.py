@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
+import time
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -190,3 +193,45 @@ def test_workers_of_unlike_environments_are_ended_and_the_process_ends() -> None
         out, error = process.communicate(timeout=60)
         assert process.returncode == 0, error
     assert "space" in out
+
+
+STUCK = """
+import os, sys, time
+import gymnasium
+from rl_training.envs.workers import start_workers
+
+class Stuck(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **keywords):
+        time.sleep(1000)
+
+vector = start_workers([Stuck] * 3)
+print(*[process.pid for process in vector.processes], flush=True)
+vector.reset()
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes there")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_that_are_stuck_end_with_a_parent_that_is_killed(number: signal.Signals) -> None:
+    with Process(run_source, STUCK) as process:
+        workers = [int(pid) for pid in process.wait_for_output().split()]
+        assert len(workers) == 3
+        assert all(map(runs, workers))
+        time.sleep(0.2)  # until the reset is under way
+        os.kill(process.pid, number)
+        assert process.wait() == -number
+        deadline = time.monotonic() + 20
+        while any(map(runs, workers)):
+            assert time.monotonic() < deadline, "workers are left"
+            time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -299,6 +299,18 @@ def test_a_missing_wandb_names_the_extra(tmp_path: Path, monkeypatch: pytest.Mon
         wandb_logger(tmp_path)
 
 
+def test_a_wandb_that_cannot_be_imported_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb.py").write_text("raise AttributeError('numpy has no\\nfloat_')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(
+        UserError, match=r"\(AttributeError: numpy has no float_\): mend it, or use"
+    ):
+        WandbLogger(mode="offline", directory=tmp_path, project="p", config={})
+
+
 def test_wandb_offline_writes_its_files_into_the_run_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
