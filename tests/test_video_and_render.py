@@ -24,7 +24,7 @@ from rl_training.evaluation import evaluate
 from rl_training.recipes.ppo import PPO
 from rl_training.workflows import TrainResult, evaluate_checkpoint, resume_checkpoint, train
 
-imageio = pytest.importorskip("imageio.v2", reason="needs imageio, of the video extra")
+imageio = pytest.importorskip("imageio.v2", reason="needs imageio, of the dev extra")
 pytest.importorskip("imageio_ffmpeg", reason="needs imageio-ffmpeg, of the video extra")
 
 LENGTH = 12
