@@ -28,7 +28,7 @@ train: $(INSTALLED) ## train PPG on CartPole
 	$(RUN) rl_training.recipes.ppg --config zoo/ppg_cartpole.yaml $(ARGS)
 
 test: $(INSTALLED) ## run the tests
-	$(RUN) pytest --numprocesses $(WORKERS) $(ARGS)
+	$(RUN) pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: $(INSTALLED) ## run the learning checks: minutes each
 	$(RUN) pytest -m slow $(ARGS)

@@ -141,7 +141,7 @@ def test_the_documented_signatures() -> None:
     names = ["minibatch", "clip_coef", "ent_coef", "vf_coef"]
     assert parameters(rl_training.ppo_loss) == names
     assert rl_training.ppg_loss is rl_training.ppo_loss
-    assert parameters(rl_training.make_run_dir) == ["config"]
+    assert parameters(rl_training.make_run_dir) == ["config", "parent"]
     for function in (rl_training.train_ppo, rl_training.train_ppg):
         assert parameters(function) == ["config", "overrides"]
     expected = ["self", "observation", "state", "episode_start", "action_masks", "deterministic"]

@@ -12,7 +12,8 @@ COUNTED = """
 import gc
 collections = []
 gc.callbacks.append(lambda phase, info: collections.append(info["generation"]))
-{imports}
+import rl_training.recipes.ppg
+import rl_training.experiments.worker
 assert gc.isenabled() and not gc.get_freeze_count()
 # What the interpreter starts with is small; going through torch would be a collection of all.
 print(collections.count(2))
@@ -47,11 +48,8 @@ def answer(code: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize(
-    "imports", ["import rl_training.recipes.ppg", "import rl_training.experiments.worker"]
-)
-def test_no_collection_goes_through_what_is_imported(imports: str) -> None:
-    assert int(answer(COUNTED.format(imports=imports))) == 0
+def test_no_collection_goes_through_what_is_imported() -> None:
+    assert int(answer(COUNTED)) == 0
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -47,7 +47,8 @@ def flushed() -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.stdout is not None:  # closed by whoever started this
+        # Whoever started this may have closed it, or what ran in it.
+        if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from rl_training.experiments.manager import ExperimentManager
 from rl_training.experiments.manifest import load_manifest
 from rl_training.runtime.files import json_bytes
 from rl_training.runtime.run_lock import RunLock
-from tests.processes import Process, run_job
+from tests.processes import Process, command_line, run_job
 
 MANIFEST = """
 title: Tiny
@@ -88,7 +87,7 @@ def test_a_benchmark_runs_skips_and_goes_on_past_a_failure(tmp_path: Path) -> No
 
 
 def test_a_killed_run_goes_on_and_ends_as_one_that_was_left_alone(tmp_path: Path) -> None:
-    text = MANIFEST.replace("cartpole: {", "cartpole: {total_timesteps: 3200, ")
+    text = MANIFEST.replace("cartpole: {", "cartpole: {total_timesteps: 1600, ")
     alone = ready(tmp_path, text)[0]
     assert work(alone) == 0
     (tmp_path / "other").mkdir()
@@ -234,20 +233,14 @@ def test_of_two_workers_one_works(tmp_path: Path) -> None:
 def test_a_manager_that_is_stopped_stops_its_runs(tmp_path: Path) -> None:
     text = MANIFEST.replace("cartpole: {", "cartpole: {total_timesteps: 10_000_000, ")
     made = manager(tmp_path, text)
-    process = subprocess.Popen(
-        [
-            *[sys.executable, "-m", "rl_training", "benchmark", "run", str(tmp_path / "tiny.yaml")],
-            *["--output-dir", str(made.directory)],
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 100
-    while not any(made.directory.glob("*/*/checkpoints/latest")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    words = ["benchmark", "run", str(tmp_path / "tiny.yaml"), "--output-dir", str(made.directory)]
+    with Process(command_line, *words) as process:
+        deadline = time.monotonic() + 100
+        while not any(made.directory.glob("*/*/checkpoints/latest")):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out.splitlines()[-1] == "2 stopped"
     assert states(made) == ["stopped", "waiting"]

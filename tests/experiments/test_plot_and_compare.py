@@ -95,10 +95,11 @@ def test_a_legend_covers_no_line(tmp_path: Path, recwarn: pytest.WarningsRecorde
     for count, length, below in ((2, 10, False), (2, 90, True), (12, 10, True), (12, 90, True)):
         names = [f"{number:02}{'_' * length}" for number in range(count)]
         panel = {name: [[(0, 1.0), (100, 2.0)]] for name in names}
-        panels = {f"Environment-v{number}": panel for number in range(4)}
+        panels = {f"Environment-v{number}": panel for number in range(1 if count == 2 else 4)}
         styles = {name: number for number, name in enumerate(names)}
         figure = draw_curves(panels, "return", styles)
-        save(figure, tmp_path / "curves")
+        if below and count == 2:
+            save(figure, tmp_path / "curves")
         figure.draw_without_rendering()  # at its own resolution
         for axis in figure.axes:
             box, legend = axis.get_window_extent(), axis.get_legend().get_window_extent()

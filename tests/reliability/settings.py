@@ -86,6 +86,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "algo": "ppg",
         "algorithm": _CYCLE,
         "env": {"vectorization": "async", "normalize_observation": True},
+        "evaluation": {"episodes": 1, "num_envs": 1},  # a step of workers takes milliseconds
     },
     "recurrent_ppo_cartpole": {
         "algo": "recurrent_ppo",
