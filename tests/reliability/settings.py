@@ -11,7 +11,7 @@ from typing import Any
 NUM_ENVS = 4
 NUM_STEPS = 32
 FRAMES = NUM_ENVS * NUM_STEPS
-ITERATIONS = 36
+ITERATIONS = 26
 
 _ON_POLICY = ("ppo", "ppg", "recurrent_ppo", "recurrent_ppg")
 
