@@ -2,7 +2,9 @@
 # Variables: PYTHON (the interpreter that .venv is made with), ARGS (passed on to the command),
 # WORKERS (processes that share the tests).
 # Modules are compiled to bytecode when they are first imported: most of what is installed never is.
+# And kept so whatever the shell says: to compile torch anew is most of a short program's time.
 
+export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
