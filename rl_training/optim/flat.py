@@ -18,9 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_PIECE = 2**16
-"""Numbers that eager Adam works on at a time: with what it computes of them, a megabyte."""
-
 
 class FlatParameters:
     """Makes every parameter of ``groups`` a view of ``flat``, in the order given, without copies
@@ -95,42 +92,50 @@ class FlatAdam(torch.optim.Optimizer):
         self.epsilon = epsilon
         self.first_moment = torch.zeros_like(self.flat)
         self.second_moment = torch.zeros_like(self.flat)
+        # The fused kernel on a GPU wants float32. It counts to 2**24, where no power is left of the
+        # betas.
+        self.steps = torch.zeros((), device=flat.device)
         # float64: 1 - 0.999^1 loses four digits in float32.
-        self.steps = torch.zeros((), dtype=torch.float64, device=flat.device)
         self._decay = torch.tensor(betas, dtype=torch.float64, device=flat.device)
         # Kept, not computed of ``steps``: a compiled graph repeats what is computed for each vector
-        # of parameters, and two powers each take longer than all the rest of Adam.
+        # of parameters, and two powers each take longer than all the rest of Adam. Eager steps keep
+        # them for a resume that compiles.
         self.beta_powers = torch.ones_like(self._decay)
 
     def apply(self, gradient: Tensor) -> None:
         """Move the parameters by one step along ``gradient``, a flat tensor like ``flat``."""
         self.steps.add_(1)
         self.beta_powers.mul_(self._decay)
-        correction1, correction2 = (1 - self.beta_powers).unbind()
-        scales = self.learning_rate / correction1, correction2
-        moments = self.first_moment, self.second_moment
         if torch.compiler.is_compiling():
-            sizes = [parameter.numel() for parameter in self.parameters]
-            changes = torch.split(self._change(scales, gradient, *moments), sizes)
-            for parameter, change in zip(self.parameters, changes, strict=True):
-                parameter.sub_(change.view_as(parameter))
+            self._apply_traced(gradient)
             return
-        # A piece stays in the processor's cache, and so do the temporary results, whose memory the
-        # system would have to give anew each time.
-        pieces = (torch.split(each, _PIECE) for each in (self.flat, gradient, *moments))
-        for flat, *rest in zip(*pieces, strict=True):
-            flat.sub_(self._change(scales, *rest))
+        # What `_apply_traced` computes, in one pass over the memory.
+        torch._fused_adam_(
+            [self.flat],
+            [gradient],
+            [self.first_moment],
+            [self.second_moment],
+            [],
+            [self.steps],
+            lr=self.learning_rate,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=0.0,
+            eps=self.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
 
-    def _change(
-        self, scales: tuple[Tensor, Tensor], gradient: Tensor, first: Tensor, second: Tensor
-    ) -> Tensor:
-        """Update these moments and return what is to be taken from their parameters."""
+    def _apply_traced(self, gradient: Tensor) -> None:
         beta1, beta2 = self.betas
-        step_size, correction = scales
-        first.lerp_(gradient, 1 - beta1)
-        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (second / correction).sqrt_().add_(self.epsilon)
-        return (step_size * first).div_(root)
+        correction1, correction2 = (1 - self.beta_powers).unbind()
+        self.first_moment.lerp_(gradient, 1 - beta1)
+        self.second_moment.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (self.second_moment / correction2).sqrt_().add_(self.epsilon)
+        change = (self.learning_rate / correction1 * self.first_moment).div_(root)
+        sizes = [parameter.numel() for parameter in self.parameters]
+        for parameter, part in zip(self.parameters, torch.split(change, sizes), strict=True):
+            parameter.sub_(part.view_as(parameter))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -47,19 +47,31 @@ def test_fifty_steps_equal_torchs_adam(dtype: torch.dtype, epsilon: float) -> No
         torch.testing.assert_close(own, their, rtol=0, atol=tolerance)
 
 
-def test_large_networks_are_updated_in_pieces_of_equal_result(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_number_of_threads_changes_nothing() -> None:
+    """The fused kernel shares a large tensor among threads; each number must be rounded alike."""
     results = []
-    for piece in (10**9, 1000):
-        monkeypatch.setattr("rl_training.optim.flat._PIECE", piece)
-        torch.manual_seed(0)
-        network = nn.Linear(70, 31)
-        flat = make_adam(network)
-        for _ in range(3):
-            flat.apply(torch.randn(flat.flat.shape))
-        results.append(flat.flat.clone())
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            torch.manual_seed(0)
+            flat = make_adam(nn.Linear(700, 131))
+            for _ in range(3):
+                flat.apply(torch.randn(flat.flat.shape))
+            results.append(flat.flat.clone())
+    finally:
+        torch.set_num_threads(threads)
     assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_an_eager_step_leaves_what_a_traced_one_goes_on_from() -> None:
+    """A checkpoint of an eager run may be resumed with ``compile``."""
+    flat = make_adam(make_network())
+    for _ in range(3):
+        flat.apply(torch.ones_like(flat.flat))
+    assert flat.steps == 3
+    assert flat.beta_powers.tolist() == pytest.approx([0.9**3, 0.999**3], rel=1e-12)
 
 
 def test_a_traced_step_equals_an_eager_one_and_copies_no_storage() -> None:
