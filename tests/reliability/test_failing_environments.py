@@ -87,14 +87,14 @@ def config_of(path: Path, vectorization: str, **changes: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def digest_of_the_whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+def digest_of_the_whole(tmp_path_factory: pytest.TempPathFactory) -> str | None:
     """Return how a run ends where nothing fails."""
     return train(config_of(tmp_path_factory.mktemp("whole"), "sync")).digest
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_a_run_goes_on_from_before_the_failure(
-    vectorization: str, tmp_path: Path, digest_of_the_whole: str
+    vectorization: str, tmp_path: Path, digest_of_the_whole: str | None
 ) -> None:
     armed = tmp_path / "armed"
     armed.touch()
