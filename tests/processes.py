@@ -25,11 +25,13 @@ from typing import Any
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        "gymnasium",
+        "gymnasium.envs.classic_control",
+        "rl_training.cli.commands",
         "rl_training.contrib.recurrent_ppg",
         "rl_training.experiments.worker",
         *(f"rl_training.recipes.{name}" for name in ("ppg", "dqn", "sac", "td3")),
         *(f"torchrl.{name}" for name in ("collectors", "modules", "objectives", "envs")),
+        "tyro",
     ]
 )
 

@@ -15,6 +15,7 @@ from rl_training.cli import commands, main
 from rl_training.errors import UserError, lies_here
 from rl_training.registry import import_object
 from rl_training.version import __version__
+from tests.processes import Process, run_script
 
 
 @pytest.mark.parametrize("module", ["rl_training", "rl_training.cli"])
@@ -95,16 +96,10 @@ def test_a_module_in_the_current_directory_that_a_script_does_not_see_is_told(
     script.parent.mkdir()
     lines = f"from rl_training.cli import main\nprint([main(words) for words in {commands}])\n"
     script.write_text(lines, encoding="utf-8")
-    root = str(Path(rl_training.__file__).parent.parent)
-    run = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": root},
-    )
-    assert run.stdout == "[2, 2, 2]\n"
-    told = run.stderr.splitlines()
+    with Process(run_script, script, cwd=tmp_path) as process:
+        out, err = process.communicate(timeout=120)
+    assert out == "[2, 2, 2]\n"
+    told = err.splitlines()
     lies_here = ["'of_my_own' lies in the current directory" in line for line in told]
     assert lies_here == ["python -m rl_training" in line for line in told] == [True, True, False]
 

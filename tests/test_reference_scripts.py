@@ -21,15 +21,30 @@ from tests.processes import Process, run_script
 from tests.reference_ppg import auxiliary_loss, categorical_kl
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "recipes"
-# Enough steps for one update each, and for one whole phase of PPG.
+# Enough steps for more than one update each, and for a whole phase of PPG ...
 STEPS = {
-    "ppo_cartpole": 2048,
-    "ppg_cartpole": 4096,
-    "ppo_pendulum": 2048,
-    "dqn_cartpole": 1280,
+    "ppo_cartpole": 512,
+    "ppg_cartpole": 1024,
+    "ppo_pendulum": 1024,  # an episode, too
+    "dqn_cartpole": 384,
     "sac_pendulum": 110,
-    "td3_pendulum": 1010,
+    "td3_pendulum": 110,
     "recurrent_ppo_cartpole": 512,
+}
+# ... by copies with smaller constants: they run the same lines, fewer times.
+SMALLER = {
+    "ppo_cartpole": {"NUM_EPOCHS": 2, "MAX_EPISODE_STEPS": 50},
+    "ppg_cartpole": {"NUM_STEPS": 32, "NUM_AUXILIARY_EPOCHS": 2, "MAX_EPISODE_STEPS": 50},
+    "ppo_pendulum": {"NUM_STEPS": 64, "NUM_EPOCHS": 2, "MAX_EPISODE_STEPS": 50},
+    "dqn_cartpole": {
+        "WARM_UP": 128,
+        "TRAIN_EVERY": 32,
+        "GRADIENT_STEPS": 8,
+        "MAX_EPISODE_STEPS": 50,
+    },
+    "sac_pendulum": {"MAX_EPISODE_STEPS": 50},
+    "td3_pendulum": {"WARM_UP": 100, "MAX_EPISODE_STEPS": 50},
+    "recurrent_ppo_cartpole": {"NUM_EPOCHS": 2, "MAX_EPISODE_STEPS": 50},
 }
 ON_POLICY = ["ppo_cartpole", "ppg_cartpole", "ppo_pendulum"]
 
@@ -86,10 +101,21 @@ def test_script_imports_nothing_of_the_library(name: str) -> None:
     assert external <= {"torch", "torchrl", "tensordict", "gymnasium", "numpy"}
 
 
+def smaller_copy(name: str, directory: Path) -> Path:
+    """Write a script with other numbers for some of its constants."""
+    code = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
+    for constant, value in SMALLER[name].items():
+        code, count = re.subn(rf"^{constant} = \S+", f"{constant} = {value}", code, flags=re.M)
+        assert count == 1, f"{name} has no {constant}"
+    path = directory / f"{name}.py"
+    path.write_text(code, encoding="utf-8")
+    return path
+
+
 @pytest.mark.parametrize("name", STEPS)
-def test_script_trains_and_prints_a_finite_evaluation(name: str) -> None:
+def test_script_trains_and_prints_a_finite_evaluation(name: str, tmp_path: Path) -> None:
     words = ["--total-timesteps", str(STEPS[name]), "--seed", "2"]
-    with Process(run_script, SCRIPTS / f"{name}.py", *words, cwd=SCRIPTS) as process:
+    with Process(run_script, smaller_copy(name, tmp_path), *words, cwd=tmp_path) as process:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
     assert "Warning" not in err

@@ -57,8 +57,9 @@ class RunningTrial:
         known = [float(each["final"]["return_mean"]) for each in found if each is not None]
         return known if len(known) == len(self.jobs) else None
 
-    def report(self) -> bool:
-        """Tell Optuna the evaluations that are new; return whether the trial is to be pruned.
+    def report(self, *, comparable: bool) -> bool:
+        """Tell Optuna the evaluations that are new; return whether the trial is to be pruned, which
+        it is not where too few are done to be ``comparable``: the pruner reads all from the disk.
 
         The seeds count one after the other: the value at an evaluation of a seed is the mean over
         that seed and those before it, so that trials are compared with their equals.
@@ -67,7 +68,7 @@ class RunningTrial:
         last = len(self._moments) * len(self.jobs) - 1
         while True:
             # Not at the very end: nothing is spared any more.
-            if 0 < self._reported <= last and self.trial.should_prune():
+            if comparable and 0 < self._reported <= last and self.trial.should_prune():
                 return True
             seed, place = divmod(self._reported, len(self._moments))
             values = [_value_at(curve, self._moments[place]) for curve in curves[: seed + 1]]
@@ -104,6 +105,7 @@ class StudySession:
         begun = [each for each in self._search.trials if each.state != self._states.WAITING]
         self._drawn = len(begun)
         self._counted = sum("refused" not in each.user_attrs for each in begun)
+        self._done = sum(each.state == self._states.COMPLETE for each in begun)
 
     def run(self) -> StudyOutcome:
         """Work until the study has its trials; write the results.
@@ -209,7 +211,7 @@ class StudySession:
         """Report evaluations; end the trials that are pruned or done."""
         for running in list(self._active.values()):
             what = f"trial {running.number}"
-            if running.report():
+            if running.report(comparable=self._done >= _FIRST_PRUNED):
                 self._end(running, f"{'pruned':<8} {what}", state=self._states.PRUNED)
             elif not running.waiting and not set(running.jobs) & set(self._processes):
                 scores = running.scores()
@@ -218,6 +220,7 @@ class StudySession:
                     continue
                 running.trial.set_user_attr("scores", scores)
                 mean = statistics.fmean(scores)
+                self._done += 1
                 self._end(running, f"{'done':<8} {what}: {mean:.1f}", values=mean)
 
     # ---- processes

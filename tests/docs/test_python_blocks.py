@@ -19,13 +19,16 @@ import gymnasium
 import pytest
 
 import rl_training.envs  # noqa: F401  what it registers stays: the copies below have it
+from rl_training.experiments import study
 from rl_training.recipes.ppg import PPGConfig
 from rl_training.recipes.ppo import PPOConfig
 from rl_training.registry import ALGORITHMS
 from tests.docs.pages import PAGES, Block, blocks
+from tests.experiments.forks import Forks
 
 SMALL_BUDGET = "256"
 SMALL_ROLLOUT = 32
+FEW_EPOCHS = 2
 SKIPPED = 0
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
@@ -49,11 +52,19 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.fixture
 def short_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the rollouts that defaults ask for, as budgets are shortened."""
-    for config in (PPOConfig, PPGConfig):
+    """Shorten the rollouts and updates that defaults ask for, as budgets are shortened."""
+    for config, epochs in ((PPOConfig, "num_epochs"), (PPGConfig, "auxiliary_epochs")):
         defaults = config.__init__.__kwdefaults__
         assert defaults is not None
         monkeypatch.setitem(defaults, "num_steps", SMALL_ROLLOUT)
+        assert defaults[epochs] > FEW_EPOCHS
+        monkeypatch.setitem(defaults, epochs, FEW_EPOCHS)
+
+
+@pytest.fixture
+def quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the runs of a study. Those of a benchmark stay what they are, fresh interpreters."""
+    monkeypatch.setattr(study, "LocalBackend", Forks)
 
 
 def run(block: Block, namespace: dict[str, Any]) -> None:
@@ -67,7 +78,7 @@ def run(block: Block, namespace: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON)
-@pytest.mark.usefixtures("empty_directory", "short_rollouts")
+@pytest.mark.usefixtures("empty_directory", "short_rollouts", "quick_trials")
 def test_the_python_blocks_of_a_page_run(page: str) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page, "python"):

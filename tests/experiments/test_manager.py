@@ -23,6 +23,7 @@ from rl_training.experiments.manager import ExperimentManager
 from rl_training.experiments.manifest import load_manifest
 from rl_training.runtime.files import json_bytes
 from rl_training.runtime.run_lock import RunLock
+from tests.experiments.forks import Forks
 from tests.processes import Process, command_line, run_job
 
 MANIFEST = """
@@ -69,7 +70,7 @@ def test_a_benchmark_runs_skips_and_goes_on_past_a_failure(tmp_path: Path) -> No
     made = manager(tmp_path, text)
     assert states(made) == ["waiting", "waiting"]
     said: list[str] = []
-    outcome = made.run(jobs=2, say=said.append)
+    outcome = made.run(jobs=2, say=said.append, backend=Forks())
     assert [job.preset for job in outcome.done] == ["ppo_cartpole"]
     [(failed, error)] = outcome.failed.items()
     assert failed.preset == str(nowhere) and "Nowhere" in error
@@ -105,15 +106,6 @@ def test_a_killed_run_goes_on_and_ends_as_one_that_was_left_alone(tmp_path: Path
     assert killed.state().status == "done"
     assert digest(killed) == digest(alone)
     assert len(list(killed.directory.glob("*/config.yaml"))) == 1
-
-
-class Forks:
-    """A backend whose workers start quickly; its handles stop nothing."""
-
-    def start(self, job: Job, attempts: int, side_by_side: int) -> Any:
-        return Process(run_job, str(job.directory), str(attempts), str(side_by_side))
-
-    def close(self) -> None: ...
 
 
 MODULE = """

@@ -11,7 +11,7 @@ from typing import Any
 NUM_ENVS = 4
 NUM_STEPS = 32
 FRAMES = NUM_ENVS * NUM_STEPS
-ITERATIONS = 26
+ITERATIONS = 16
 
 _ON_POLICY = ("ppo", "ppg", "recurrent_ppo", "recurrent_ppg")
 
@@ -33,7 +33,7 @@ _REPLAY = {
     "train_every": FRAMES,
     "warm_up": 200,
     "gradient_steps_per_step": 0.07,
-    "replay_capacity": 2000,
+    "replay_capacity": 1100,
 }
 _NORMALIZED = {"normalize_observation": True, "normalize_reward": True}
 _CYCLE = {
@@ -82,11 +82,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "algorithm": {"num_epochs": 1},
         "env": {"normalize_reward": True},
     },
+    # A step of workers takes milliseconds: iterations are half as long.
     "ppg_cartpole_async": {
         "algo": "ppg",
-        "algorithm": _CYCLE,
+        "total_timesteps": ITERATIONS * FRAMES // 2,
+        "algorithm": {**_CYCLE, "num_steps": NUM_STEPS // 2},
         "env": {"vectorization": "async", "normalize_observation": True},
-        "evaluation": {"episodes": 1, "num_envs": 1},  # a step of workers takes milliseconds
+        "evaluation": {"interval": 450, "episodes": 1, "num_envs": 1},
+        "checkpoint": {"interval": 3 * FRAMES // 2 - 25},
     },
     "recurrent_ppo_cartpole": {
         "algo": "recurrent_ppo",

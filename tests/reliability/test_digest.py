@@ -20,7 +20,7 @@ NAME = "ppg_cartpole_normalized"
 
 
 def trained(directory: Path, *, name: str = NAME, **changes: Any) -> TrainResult:
-    content = setting(name, output_dir=str(directory / "runs"), total_timesteps=8 * FRAMES)
+    content = setting(name, output_dir=str(directory / "runs"), total_timesteps=6 * FRAMES)
     progress = changes.pop("progress", False)
     callbacks = changes.pop("callbacks", ())
     content.update(changes)

@@ -24,22 +24,25 @@ from tests.reliability.settings import setting, write_setting
 moments = random.Random(11)
 
 
-def some(lines: int) -> int:
-    """Return how many lines to wait for where ``lines`` are left to come."""
-    return moments.randint(1, lines // 3)
+def some(lines: int, kills: int, *, at_least: int = 1) -> int:
+    """Return how many lines to wait for where ``lines`` are left to come, and ``kills`` too."""
+    most = max(1, lines // (kills + 1))
+    return moments.randint(min(at_least, most), most)
 
 
 def kill_and_resume(tmp_path: Path, reference: Path, name: str, *, kills: int) -> None:
     total = len(metrics(reference))
     output = tmp_path / "runs"
     config = write_setting(tmp_path / "config.yaml", setting(name, output_dir=str(output)))
-    kill(output, "train", "--config", config, lines=some(total))
+    # A quarter of the run: where it is killed once, it goes on from a checkpoint.
+    first = some(total, kills, at_least=total // 4)
+    kill(output, "train", "--config", config, lines=first)
     run = the_run(output)
-    for _ in range(kills - 1):
+    for kills_left in range(kills - 1, 0, -1):
         left = total - count_lines(output)
-        if left < 8:
+        if left < 6:
             break  # it could finish before it is killed
-        kill(output, "resume", run, lines=some(left))
+        kill(output, "resume", run, lines=some(left, kills_left))
     done = execute("resume", run)
     assert done.returncode == 0, done.stderr
     assert_same_training(run, reference)

@@ -29,8 +29,8 @@ from tests.reliability.runs import (
 )
 from tests.reliability.settings import FRAMES, setting, write_setting
 
-TRANSITIONS = 128
-"""Of a shard; the buffer holds 2000."""
+TRANSITIONS = 64
+"""Of a shard; the buffer holds 1100."""
 IN_A_PROCESS = "tests.reliability.small_shards:CartPole-v1"
 Damage = Callable[[Path, Path], str]
 

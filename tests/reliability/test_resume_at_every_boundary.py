@@ -19,13 +19,13 @@ from tests.reliability.runs import assert_same_training, checkpoints
 from tests.reliability.settings import NUM_ENVS, SETTINGS, setting
 
 ITERATIONS = 5
-NUM_STEPS = 16
+NUM_STEPS = 8
 FRAMES = NUM_ENVS * NUM_STEPS
 # With 2 iterations to a policy phase, boundaries are in the middle, before and after an auxiliary
 # phase, each more than once.
 SHORT_CYCLE = {"policy_iterations": 2, "auxiliary_epochs": 1, "auxiliary_minibatches": 4}
 # The second iteration is the first to learn, and the fourth to overwrite what is oldest.
-SHORT_REPLAY = {"train_every": FRAMES, "warm_up": 100, "replay_capacity": 200}
+SHORT_REPLAY = {"train_every": FRAMES, "warm_up": 50, "replay_capacity": 100}
 
 
 def short(name: str, **changes: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def short(name: str, **changes: Any) -> dict[str, Any]:
     if content["algo"] in ("dqn", "sac", "td3"):
         content["algorithm"].update(SHORT_REPLAY)
     else:
-        content["algorithm"]["num_steps"] = NUM_STEPS
+        content["algorithm"].update(num_steps=NUM_STEPS, minibatch_size=FRAMES // 2)
     if "sequence_length" in content["algorithm"]:
         content["algorithm"]["sequence_length"] = NUM_STEPS // 2
     if content["algo"] in ("ppg", "recurrent_ppg"):
@@ -55,7 +55,7 @@ def test_a_run_resumed_from_any_checkpoint_ends_the_same(tmp_path: Path, name: s
         output_dir=str(tmp_path / "runs"),
         checkpoint={"interval": FRAMES, "keep_last": ITERATIONS},
         # Of a pendulum's 200 steps the first tell two policies apart as well.
-        evaluation={"interval": 2 * FRAMES, "max_episode_steps": 50},
+        evaluation={"interval": 2 * FRAMES, "max_episode_steps": 25},
     )
     whole = train(config_from_dict(content, source=name))
     saved = checkpoints(whole.run_dir)

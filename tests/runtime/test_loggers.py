@@ -18,6 +18,7 @@ import torch
 from rl_training.errors import UserError
 from rl_training.runtime.loggers import JsonlLogger, TensorBoardLogger, WandbLogger
 from rl_training.runtime.seeding import seed_everything
+from tests.processes import Process, run_source
 
 
 def steps(path: Path) -> list[int]:
@@ -172,7 +173,9 @@ def test_tensorboard_is_imported_with_the_first_metrics(tmp_path: Path) -> None:
         "assert 'torch.utils.tensorboard' not in sys.modules\n"
         "assert 'wandb' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "tb")], check=True)
+    with Process(run_source, program, str(tmp_path / "tb")) as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
     assert not (tmp_path / "tb").exists()
 
 
