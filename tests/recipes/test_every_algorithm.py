@@ -191,7 +191,7 @@ def test_a_saved_algorithm_predicts_and_goes_on_alike(
     single, _ = loaded.predict(observations[far])
     np.testing.assert_allclose(single, ours[far], rtol=1e-5)
     assert loaded.global_step == 32
-    games = {"episodes": 2, "seed": 5, "max_episode_steps": 40}
+    games: dict[str, Any] = {"episodes": 2, "seed": 5, "max_episode_steps": 40}
     assert loaded.evaluate(**games) == algorithm.evaluate(**games)
     assert digest(loaded.learn(32).state_dict()) == digest(algorithm.learn(32).state_dict())
 

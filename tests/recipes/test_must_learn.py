@@ -17,7 +17,7 @@ _ON_POLICY: dict[str, Any] = {
     "minibatch_size": 64,
     "max_gradient_norm": 0.5,
 }
-_FAST = {"learning_rate": 0.01}
+_FAST: dict[str, Any] = {"learning_rate": 0.01}
 _REPLAY: dict[str, Any] = {
     **_FAST,
     "minibatch_size": 64,
