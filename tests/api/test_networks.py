@@ -50,7 +50,7 @@ def test_networks_given_in_python_learn_and_must_be_given_again(
     before = [p.detach().clone() for module in given for p in module.parameters()]
     algorithm = make(env=env, networks=given, num_epochs=10, learning_rate=1e-2, num_steps=64)
     start = algorithm.evaluate(episodes=20)["return_mean"]
-    algorithm.learn(2500)
+    algorithm.learn(1024)
     assert algorithm.evaluate(episodes=20)["return_mean"] > start + 2
     after = [p for module in given for p in module.parameters()]
     assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))

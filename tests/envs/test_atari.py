@@ -228,14 +228,14 @@ def test_a_snapshot_goes_on_bit_for_bit(env_id: str, at_a_lost_life: bool) -> No
     else:
         play(first, 90)
     state = first.snapshot()
-    expected = ([first.reset()[0].tobytes()] if at_a_lost_life else []) + play(first, 300, seed=2)
+    expected = ([first.reset()[0].tobytes()] if at_a_lost_life else []) + play(first, 120, seed=2)
     for used in (False, True):
         second = pipeline(env_id)
         if used:
             second.reset(seed=1)
             play(second, 50)
         second.restore(state)
-        got = ([second.reset()[0].tobytes()] if at_a_lost_life else []) + play(second, 300, seed=2)
+        got = ([second.reset()[0].tobytes()] if at_a_lost_life else []) + play(second, 120, seed=2)
         assert got == expected
 
 

@@ -20,7 +20,7 @@ from rl_training.envs import as_vector, episode_seed, make_vector_env
 from rl_training.envs.infos import parse_info_keys
 from rl_training.errors import UserError
 from rl_training.runtime.state import digest
-from tests.recipes.runs import SMALL, make
+from tests.recipes.runs import BRIEF, SMALL, make
 
 SHORT: dict[str, Any] = {**SMALL["ppo"], "num_envs": 2, "hidden_sizes": [8]}
 KEYS = ["steps", "success", "place[2]"]
@@ -116,14 +116,14 @@ def test_torchrl_accepts_the_specs() -> None:
 def test_training_goes_on_as_without_them(name: str, tmp_path: Path) -> None:
     digests = []
     for keys in ([], KEYS):
-        algorithm = make(name, Telling, info_keys=keys, num_envs=2, hidden_sizes=[8]).learn(256)
+        algorithm = make(name, Telling, info_keys=keys, **BRIEF[name]).learn(64)
         digests.append(digest(algorithm.model.state_dict()))
         algorithm.save(tmp_path / str(len(keys)))
         algorithm.close()
     assert digests[0] == digests[1]
     loaded = type(algorithm).load(tmp_path / "3")
     loaded._source = Telling
-    loaded.learn(128)
+    loaded.learn(32)
     assert loaded.evaluate(episodes=2)["episodes"] == 2
     loaded.close()
 

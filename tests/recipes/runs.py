@@ -60,20 +60,57 @@ PHASES: dict[str, dict[str, Any]] = {
     "ppg": _CYCLE,
 }
 
-_BRIEF: dict[str, Any] = {"num_envs": 2, "hidden_sizes": [16]}
-_BRIEF_REPLAY: dict[str, Any] = {**_BRIEF, "train_every": 32, "warm_up": 24}
-_BRIEF_CYCLE: dict[str, Any] = {**_BRIEF, "num_steps": 16, "auxiliary_minibatches": 4}
+_BRIEF: dict[str, Any] = {"num_envs": 2, "hidden_sizes": [16], "minibatch_size": 16}
+_BRIEF_REPLAY: dict[str, Any] = {**_BRIEF, "train_every": 32, "warm_up": 16}
+_BRIEF_ROLLOUT: dict[str, Any] = {**_BRIEF, "num_steps": 16}
+_BRIEF_CYCLE: dict[str, Any] = {
+    **_BRIEF_ROLLOUT,
+    "policy_epochs": 2,
+    "value_epochs": 2,
+    "auxiliary_minibatches": 2,
+}
+_BRIEF_SEQUENCES: dict[str, Any] = {"sequence_length": 8, "memory_size": 8}
 BRIEF: dict[str, dict[str, Any]] = {
-    "ppo": {**_BRIEF, "num_steps": 16},
-    "recurrent_ppo": {**_BRIEF, "num_steps": 16},
+    "ppo": {**_BRIEF_ROLLOUT, "num_epochs": 2},
+    "recurrent_ppo": {**_BRIEF_ROLLOUT, "num_epochs": 2, **_BRIEF_SEQUENCES},
     "ppg": _BRIEF_CYCLE,
-    "recurrent_ppg": _BRIEF_CYCLE,
-    "dqn": _BRIEF_REPLAY,
+    "recurrent_ppg": {**_BRIEF_CYCLE, **_BRIEF_SEQUENCES},
+    "dqn": {**_BRIEF_REPLAY, "target_update_interval": 24},
     "sac": _BRIEF_REPLAY,
     "td3": _BRIEF_REPLAY,
 }
-"""For what is tried with every algorithm in many ways: an iteration is 32 steps, and two of them
-have every phase."""
+"""For what is tried with every algorithm in many ways: an iteration is 32 steps of two minibatches
+or more, and two of them have every phase."""
+
+_CELL_REPLAY: dict[str, Any] = {
+    "minibatch_size": 8,
+    "train_every": 16,
+    "warm_up": 8,
+    "gradient_steps_per_step": 0.25,
+}
+_CELL_ROLLOUT: dict[str, Any] = {"minibatch_size": 8, "num_steps": 8}
+_CELL_CYCLE: dict[str, Any] = {
+    **_CELL_ROLLOUT,
+    "policy_epochs": 1,
+    "value_epochs": 1,
+    "auxiliary_epochs": 1,
+}
+CELL: dict[str, dict[str, Any]] = {
+    "ppo": {**BRIEF["ppo"], **_CELL_ROLLOUT, "num_epochs": 1},
+    "recurrent_ppo": {
+        **BRIEF["recurrent_ppo"],
+        **_CELL_ROLLOUT,
+        "num_epochs": 1,
+        "sequence_length": 4,
+    },
+    "ppg": {**BRIEF["ppg"], **_CELL_CYCLE},
+    "recurrent_ppg": {**BRIEF["recurrent_ppg"], **_CELL_CYCLE, "sequence_length": 4},
+    "dqn": {**BRIEF["dqn"], **_CELL_REPLAY, "target_update_interval": 12},
+    "sac": {**BRIEF["sac"], **_CELL_REPLAY},
+    "td3": {**BRIEF["td3"], **_CELL_REPLAY},
+}
+"""For every cell of a table, where episodes are of few steps: an iteration is 16 steps of two
+minibatches, once over, and two of them have every phase."""
 
 
 def make(name: str, env: Any = Identity, **changes: Any) -> Any:

@@ -27,7 +27,7 @@ from tests.recipes.masked_environments import (
     legal,
     start_of,
 )
-from tests.recipes.runs import BRIEF, make
+from tests.recipes.runs import CELL, make
 
 COUNT = 5
 SHORT: dict[str, Any] = {"num_envs": 2, "hidden_sizes": [16]}
@@ -73,8 +73,8 @@ def check_cell(
     """Train, save, load, predict alike, evaluate alike and go on alike, all by legal actions: the
     environment insists.
     """
-    sizes = {**BRIEF[name], **options}
-    algorithm = build(name, source, kind, image=image, **sizes).learn(64)
+    sizes = {**CELL[name], **options}
+    algorithm = build(name, source, kind, image=image, **sizes).learn(32)
     algorithm.save(path / "saved")
     loaded = algorithm_class(name).load(path / "saved")
     loaded._source = algorithm._source
@@ -86,7 +86,7 @@ def check_cell(
         np.testing.assert_array_equal(action, again)
     scores = algorithm.evaluate(episodes=4, seed=1, deterministic=False)
     assert loaded.evaluate(episodes=4, seed=1, deterministic=False) == scores
-    assert digest(loaded.learn(64).state_dict()) == digest(algorithm.learn(64).state_dict())
+    assert digest(loaded.learn(32).state_dict()) == digest(algorithm.learn(32).state_dict())
     return algorithm
 
 

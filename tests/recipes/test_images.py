@@ -55,15 +55,16 @@ def make(name: str, **changes: Any) -> Any:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_saved_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     """Far enough for lost lives, an auxiliary phase, and a replay buffer that has come round."""
-    straight = make(name).learn(160).learn(96)
+    straight = make(name).learn(160).learn(32)
     stopped = make(name).learn(160)
     assert stopped.environment.state_dict()["episodes"].max() > 0, "no life was lost"
     stopped.save(tmp_path / "saved")
-    resumed = type(stopped).load(tmp_path / "saved").learn(96)
+    resumed = type(stopped).load(tmp_path / "saved").learn(32)
     assert digest(resumed.state_dict()) == digest(straight.state_dict())
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+# PPG acts as PPO does.
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
 def test_evaluation_plays_whole_games(name: str) -> None:
     agent = make(name)
     environment = agent.evaluation_environment(num_envs=1, seed=1)
@@ -174,10 +175,10 @@ def test_the_auxiliary_phase_keeps_every_frame_once_and_learns_the_same(
 def test_frames_on_the_disk_are_learnt_from_alike() -> None:
     found = []
     for storage in ("ram", "disk"):
-        latest = {"policy_iterations": 1, "auxiliary_iterations": 2}
+        latest = {"policy_iterations": 1, "auxiliary_iterations": 2, "auxiliary_epochs": 1}
         agent = make("ppg", auxiliary_storage=storage, **latest)
         collector = iter(agent.collector())
-        for _ in range(4):
+        for _ in range(3):  # the last over the place of the first
             agent.update(next(collector))
         assert agent._phase._rings["frames"].shape == (2, 2, 19, 1, 36, 36)
         found.append(digest({"model": agent.model.state_dict(), "extra": agent.extra_state()}))

@@ -17,7 +17,13 @@ _ON_POLICY: dict[str, Any] = {
     "minibatch_size": 64,
     "max_gradient_norm": 0.5,
 }
-_REPLAY: dict[str, Any] = {"minibatch_size": 64, "gradient_steps_per_step": 0.5, "train_every": 16}
+_FAST: dict[str, Any] = {"learning_rate": 0.01}
+_REPLAY: dict[str, Any] = {
+    **_FAST,
+    "minibatch_size": 64,
+    "gradient_steps_per_step": 0.5,
+    "train_every": 16,
+}
 EASY: dict[str, dict[str, Any]] = {
     "ppo": _ON_POLICY,
     "ppg": _ON_POLICY,
@@ -29,14 +35,15 @@ EASY: dict[str, dict[str, Any]] = {
 }
 # Seeds 1 to 4 reach the goals at these steps, with a margin of at least 0.3 where one can be.
 TASKS = [
-    *((name, "discrete", 3_000, 15.9, {}) for name in ON_POLICY),
-    *((name, "box", 12_000, 15.0, {}) for name in ("ppo", "ppg")),
-    ("dqn", "discrete", 1_600, 15.9, {}),
-    ("dqn", "discrete", 1_600, 15.9, {"rainbow": True, "value_min": 0.0}),
-    ("sac", "discrete", 1_600, 15.9, {}),
-    ("sac", "box", 1_600, 15.0, {"target_entropy": None}),
-    ("sac", "box", 1_600, 15.0, {"target_entropy": None, "gsde": True, "log_std_init": -1.0}),
-    ("td3", "box", 1_600, 15.0, {}),
+    *((name, "discrete", 1_536, 15.9, _FAST) for name in ON_POLICY),
+    ("ppo", "box", 6_400, 15.0, _FAST),
+    ("ppg", "box", 12_000, 15.0, {}),
+    ("dqn", "discrete", 800, 15.9, {}),
+    ("dqn", "discrete", 800, 15.9, {"rainbow": True, "value_min": 0.0}),
+    ("sac", "discrete", 800, 15.9, {}),
+    ("sac", "box", 800, 15.0, {"target_entropy": None}),
+    ("sac", "box", 800, 15.0, {"target_entropy": None, "gsde": True, "log_std_init": -1.0}),
+    ("td3", "box", 800, 15.0, {}),
 ]
 
 
@@ -58,7 +65,7 @@ def test_learns_the_action_that_each_context_tells(
 @pytest.mark.parametrize(
     "noise",
     [
-        {"squash": True},
+        {"squash": True, **_FAST},
         {"gsde": True, "log_std_init": -2.0},
         {"gsde": True, "log_std_init": -2.0, "gsde_resample_interval": 4},
     ],
@@ -67,12 +74,13 @@ def test_learns_with_squashed_actions_and_with_state_dependent_noise(
     name: str, noise: dict[str, Any]
 ) -> None:
     algorithm = make(name, ENVIRONMENTS["box"], **_ON_POLICY, **noise)
-    algorithm.learn(4_000 if "gsde" in noise else 10_000)
+    algorithm.learn(4_000 if "gsde" in noise else 6_400)
     assert algorithm.evaluate(episodes=16)["return_mean"] >= 15
 
 
 # Every rollout is of whole episodes, and so of every step alike.
-FIVE_STEPS: dict[str, Any] = {**_ON_POLICY, "num_steps": 20, "num_epochs": 10}
+FIVE_STEPS: dict[str, Any] = {**_ON_POLICY, **_FAST, "num_steps": 20, "num_epochs": 10}
+FIVE_STEPS["minibatch_size"] = 160
 
 
 def test_the_value_of_endless_reward_one_cut_after_five_steps_goes_to_ten() -> None:

@@ -15,7 +15,7 @@ from rl_training.data import replay_storage
 from rl_training.errors import UserError
 from rl_training.recipes.ppg import PPG
 from rl_training.runtime.state import digest
-from tests.recipes.runs import iterate, make, make_ppg, parameters
+from tests.recipes.runs import BRIEF, iterate, make, make_ppg, parameters
 from tests.recipes.test_ppg_auxiliary import watched
 
 EVERY: dict[str, Any] = {"policy_iterations": 1, "auxiliary_iterations": 3}
@@ -27,7 +27,7 @@ NAMES = ("ppg", "recurrent_ppg")
 def test_as_many_latest_iterations_as_lie_between_two_phases_are_the_usual_phase(name: str) -> None:
     found = []
     for latest in (None, 2):
-        algorithm = make(name, auxiliary_iterations=latest)
+        algorithm = make(name, **BRIEF[name], auxiliary_iterations=latest)
         iterate(algorithm, 5)
         found.append(digest(algorithm.state_dict()))
     assert found[0] == found[1]
@@ -94,12 +94,12 @@ def test_a_phase_ends_after_as_many_gradient_steps_as_it_may_take() -> None:
 def test_data_on_the_disk_is_learnt_from_alike(name: str, tmp_path: Path) -> None:
     found = []
     for changes in ({}, {"auxiliary_storage": "disk", "auxiliary_directory": str(tmp_path)}):
-        algorithm = make(name, **EVERY, **changes)
+        algorithm = make(name, **BRIEF[name], **EVERY, **changes)
         iterate(algorithm, 5)
         found.append(digest(algorithm.state_dict()))
-        # Of an iteration of 128 samples: observations, targets, and of sequences more.
+        # Of an iteration of 32 samples: observations, targets, and of sequences more.
         size = algorithm._phase.size_in_bytes
-        assert size == 3 * 128 * (4 * 4 + 4) if name == "ppg" else size > 3 * 128 * (4 * 4 + 4)
+        assert size == 3 * 32 * (4 * 4 + 4) if name == "ppg" else size > 3 * 32 * (4 * 4 + 4)
     assert found[0] == found[1]
     assert os.listdir(tmp_path) == [], "the files have no names"
 
@@ -129,10 +129,11 @@ def test_what_was_saved_in_memory_goes_on_on_the_disk(tmp_path: Path) -> None:
     digests = []
     for first, then in (("ram", "disk"), ("disk", "ram"), ("ram", "ram")):
         path = tmp_path / f"{first}_{then}"
-        algorithm = make_ppg("CartPole-v1", auxiliary_storage=first, **EVERY).learn(512)
+        brief = {**BRIEF["ppg"], **EVERY}
+        algorithm = make_ppg("CartPole-v1", auxiliary_storage=first, **brief).learn(128)
         loaded = PPG.load(algorithm.save(path), auxiliary_storage=then)
         assert loaded._phase.storage == then
-        loaded.learn(256)
+        loaded.learn(64)
         digests.append(digest(loaded.state_dict()))
     assert len(set(digests)) == 1
 

@@ -27,7 +27,7 @@ from rl_training.registry import (
     sees,
 )
 from rl_training.runtime.state import digest
-from tests.recipes.runs import BRIEF, ON_POLICY, make
+from tests.recipes.runs import CELL, ON_POLICY, make
 from tests.recipes.spaces import ACTIONS, OBSERVATIONS, Anything, total
 
 ACTION_CELLS = [(name, kind) for name in ALGORITHMS for kind in ACTIONS]
@@ -57,7 +57,7 @@ def make_source(observation: str = "Box", action: str = "Discrete") -> Any:
 
 def check_cell(name: str, source: Any, path: Path, **options: Any) -> Any:
     """Train, evaluate, save, load, predict alike and go on alike."""
-    algorithm = make(name, source, **BRIEF[name], **options).learn(64)
+    algorithm = make(name, source, **CELL[name], **options).learn(32)
     algorithm.save(path / "saved")
     loaded = algorithm_class(name).load(path / "saved")
     loaded._source = source  # what a run's id says, said by hand
@@ -72,7 +72,7 @@ def check_cell(name: str, source: Any, path: Path, **options: Any) -> Any:
         assert action_space.contains(algorithm.predict(observation, deterministic=False)[0])
         loaded.predict(observation, deterministic=False)
     assert loaded.evaluate(episodes=2, seed=5) == algorithm.evaluate(episodes=2, seed=5)
-    assert digest(loaded.learn(64).state_dict()) == digest(algorithm.learn(64).state_dict())
+    assert digest(loaded.learn(32).state_dict()) == digest(algorithm.learn(32).state_dict())
     return algorithm
 
 
