@@ -2,7 +2,8 @@
 # Variables: PYTHON (the interpreter that .venv is made with), ARGS (passed on to the command),
 # WORKERS (processes that share the tests).
 # Modules are compiled to bytecode when they are first imported: most of what is installed never is.
-# And kept so whatever the shell says: to compile torch anew is most of a short program's time.
+# What every training imports is at once, and kept whatever the shell says: to compile torch anew is
+# most of a short program's time.
 
 export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
@@ -22,6 +23,7 @@ help: ## show this list
 $(INSTALLED): pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --quiet --no-compile --editable '.[all,dev]'
+	$(VENV)/bin/python -c 'import rl_training.cli.commands, rl_training.recipes.ppg, torchrl.collectors'
 	touch $@
 
 install: $(INSTALLED) ## make .venv with everything in it

@@ -25,10 +25,11 @@ from rl_training.envs.fresh import fresh_source, require_fresh
 from rl_training.envs.hybrid import action_map
 from rl_training.envs.layout import layout_of
 from rl_training.envs.masks import require_masks_taken, without_mask
-from rl_training.envs.spaces import require_same_spaces, require_taken
+from rl_training.envs.spaces import action_kind, require_same_spaces, require_taken
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
+from rl_training.registry import takers
 from rl_training.runtime.checks import fitting, require_counter, require_outline, warn_of_nan
 from rl_training.runtime.devices import resolve_device, set_torch_threads
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
@@ -146,7 +147,11 @@ class AlgorithmCore(AlgorithmHooks):
         )
 
     def _require_taken(self, action_space: Any) -> None:
-        require_taken(action_space, self.action_spaces, self.name)
+        try:
+            require_taken(action_space, self.action_spaces, self.name)
+        except UserError as error:
+            others = ", ".join(takers(action_kind(action_space)))
+            raise UserError(f"{error} Taken by: {others}." if others else str(error)) from None
 
     def collector(self) -> Collector:
         """Return the Collector, an iterator of batches ``[N, T]``; always the same one."""

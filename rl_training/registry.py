@@ -87,6 +87,11 @@ def sees(name: str, observation: str, action: str) -> bool:
     return taken and (observation not in _IMAGES or action in images_with)
 
 
+def takers(action: str) -> list[str]:
+    """Return the algorithms that take this kind of actions."""
+    return [name for name, kinds in ACTION_SPACES.items() if action in kinds]
+
+
 def space_table() -> list[list[str]]:
     """Return which algorithm takes which space, as rows of cells: a header with the algorithms'
     names, then for every kind of action, mask and observation ``yes`` or ``no``, or the actions

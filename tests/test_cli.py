@@ -224,6 +224,13 @@ def test_a_mistake_in_a_file_names_the_file(
     assert mistake(["train", "--config", path], capsys).startswith(
         f"{path}: unknown key 'algorithm.num_epoch'. Did you mean 'algorithm.num_epochs'?"
     )
+    # Of another algorithm: no field of another group was meant.
+    text = "algo: ppo\nenv_id: A-v0\nalgorithm: {policy_iterations: 2}\n"
+    said = mistake(["train", "--config", write(tmp_path / "bad.yaml", text)], capsys)
+    assert "unknown key 'algorithm.policy_iterations'. Valid here: algorithm." in said
+    text = "algo: ppo\nenv_id: A-v0\nalgorithm: {sticky_action: 2}\n"
+    said = mistake(["train", "--config", write(tmp_path / "bad.yaml", text)], capsys)
+    assert "Did you mean 'env.atari.sticky_actions'?" in said
 
 
 def test_train_calls_the_workflow_and_says_what_comes_next(

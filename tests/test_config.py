@@ -340,7 +340,7 @@ def test_replace_of_the_algorithm_starts_from_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"num_step": 3}, "unknown key 'num_step'. Did you mean 'algorithm.num_steps'?"),
+        ({"num_step": 3}, "unknown key 'num_step'. Did you mean 'num_steps'?"),
         ({"policy_iterations": 3}, "unknown key 'policy_iterations'"),
         ({"num_steps": "x"}, "algorithm.num_steps: expected a whole number, not 'x'."),
         ({"num_envs": 0}, "num_envs must be at least 1"),

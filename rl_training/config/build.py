@@ -191,7 +191,7 @@ def _place(name: str, root: type[TrainConfig]) -> str:
     for candidate in (name, *(f"{group}.{name}" for group in _GROUPS)):
         if candidate in known:
             return candidate
-    raise unknown_key("", name, root)
+    raise unknown_key("", name, root, keyword=True)
 
 
 def config_to_dict(config: TrainConfig) -> dict[str, Any]:

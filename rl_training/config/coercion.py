@@ -27,6 +27,7 @@ _EXPONENT = re.compile(r"[-+]?[0-9]+\.?[0-9]*[eE]\+?[0-9]+")  # 1e6
 _EXACT_INTEGERS = 2**53  # above it a float no longer names one integer
 _LARGEST_INTEGER = 2**63 - 1  # what counters, JSON readers and TensorBoard can hold
 _LARGEST_FLOAT = 3.4028234e38  # float32, in which training computes
+_ALIKE, _SAME = 0.6, 0.8  # of `difflib.get_close_matches`: what may be meant, and what surely is
 _SHOWN = 80
 
 
@@ -100,7 +101,12 @@ def _field_types(cls: type[Any]) -> Mapping[str, Any]:
 
 
 def unknown_key(
-    prefix: str, key: Any, root: type[Any], group: type[Any] | None = None
+    prefix: str,
+    key: Any,
+    root: type[Any],
+    group: type[Any] | None = None,
+    *,
+    keyword: bool = False,
 ) -> ConfigKeyError:
     """Return the error for a key that does not exist, with the nearest one of ``root``.
 
@@ -109,6 +115,7 @@ def unknown_key(
         key: the key.
         root: the dataclass of the whole config, in which the key may have another place.
         group: that of the group; None: ``root`` itself.
+        keyword: it is one of Python, which names fields without their groups.
     """
     name = _join(prefix, str(key))
     elsewhere, names = NAMES_ELSEWHERE.get(str(key)), dotted_names(root)
@@ -117,6 +124,7 @@ def unknown_key(
     if elsewhere is not None and (elsewhere in leaves or not elsewhere.isidentifier()):
         return ConfigKeyError(name, f"unknown key {name!r}. Here it is {elsewhere}.")
     close = nearest_name(name, root)
+    close = close.rpartition(".")[2] if keyword and "." not in name else close
     siblings = [each for each in names if each.rpartition(".")[0] == prefix]
     siblings = siblings or list(field_types(group or root))  # an element of a list or a mapping
     hint = f"Did you mean {close!r}?" if close else f"Valid here: {', '.join(siblings)}."
@@ -134,8 +142,12 @@ def nearest_name(name: str, root: type[Any]) -> str:
         group, _, sibling = each.rpartition(".")
         if group == prefix:
             places[sibling] = each
-    close = difflib.get_close_matches(leaf, places, n=1, cutoff=0.5)
-    return places[close[0]] if close else ""
+    for close in difflib.get_close_matches(leaf, places, n=len(places), cutoff=_ALIKE):
+        # Whoever named a group meant it, unless the name is almost one of another group.
+        same = prefix in ("", places[close].rpartition(".")[0])
+        if same or difflib.get_close_matches(leaf, [close], cutoff=_SAME):
+            return places[close]
+    return ""
 
 
 def check_keys(

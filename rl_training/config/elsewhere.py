@@ -17,6 +17,7 @@ NAMES_ELSEWHERE = {
     "gamma": "discount",
     "gradient_steps": "gradient_steps_per_step",
     "learning_starts": "warm_up",
+    "lr": "learning_rate",
     "max_grad_norm": "max_gradient_norm",
     "n_envs": "num_envs",
     "n_epochs": "num_epochs",

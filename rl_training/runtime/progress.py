@@ -5,7 +5,6 @@ line on a terminal, in a plain line now and then elsewhere.
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 import time
 from collections import deque
@@ -121,8 +120,8 @@ class ProgressCallback(Callback):
         seconds: float = 5.0,
         return_metric: str = RETURN_METRIC,
     ) -> None:
-        """Write to ``stream`` (standard error); plain lines at most every ``seconds``, and one
-        of an evaluation that takes longer.
+        """Write to ``stream`` (standard error); plain lines at most every ``seconds``, also of an
+        evaluation that takes longer.
         """
         self._display = ProgressLine(stream, seconds)
         self._return_metric = return_metric
@@ -131,6 +130,7 @@ class ProgressCallback(Callback):
         self._shown = (-1.0, -1)
         self._reached = -1.0
         self._silent_since: float | None = None
+        self._silence = self._display.pause
         self._return: float | None = None
         self._total: int | None = None
 
@@ -158,8 +158,8 @@ class ProgressCallback(Callback):
             self._show(context, now)
 
     def evaluating(self, context: TrainContext, played: int, episodes: int, steps: int) -> None:
-        """Show how far an evaluation is, when it has been silent long enough: on a terminal again
-        and again, elsewhere once.
+        """Show how far an evaluation is, when it has been silent long enough: on a terminal all the
+        time, elsewhere each time after twice the silence before.
 
         Args:
             context: the training.
@@ -169,12 +169,14 @@ class ProgressCallback(Callback):
         """
         now = time.monotonic()
         if self._silent_since is None:
-            self._silent_since = now
-        if now - self._silent_since < self._display.pause:
+            self._silent_since, self._silence = now, self._display.pause
+        if now - self._silent_since < self._silence:
             return
-        self._silent_since = math.inf
+        self._silent_since = now
         if self._display.live:
-            self._silent_since, self._shown = now, (now, -1)  # training's figures are gone
+            self._shown = (now, -1)  # training's figures are gone
+        else:
+            self._silence *= 2
         self._display.write(f"{self._steps_done(context)}  {_evaluating(played, episodes, steps)}")
 
     def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:

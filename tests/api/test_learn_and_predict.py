@@ -102,7 +102,7 @@ def test_a_budget_of_nothing_is_refused(steps: int) -> None:
     ("changes", "complaint"),
     [
         ({"num_env": 2}, "Did you mean 'num_envs'"),
-        ({"learning_rates": 1.0}, "Did you mean"),
+        ({"learning_rates": 1.0}, r"Did you mean 'learning_rate'\?"),
         ({"num_envs": 0}, "num_envs must be at least 1"),
         ({"minibatch_size": 65}, "minibatch_size"),
         ({"squash": True}, "need a Box action space"),

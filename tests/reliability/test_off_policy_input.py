@@ -165,7 +165,11 @@ HALF = spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float3
         ("sac", HALF, "needs finite bounds"),
         ("td3", HALF, "needs finite bounds"),
         ("td3", spaces.Discrete(3), r"td3 needs Box or .*, and Discrete\(3\) is a Discrete"),
-        ("dqn", box(-1, 1), "dqn needs Discrete actions, and Box"),
+        (
+            "dqn",
+            box(-1, 1),
+            "dqn needs Discrete actions, and Box.* is a Box. Taken by: ppo, ppg, sac",
+        ),
         ("dqn", box(-np.inf, np.inf), "dqn needs Discrete actions, and Box"),
         ("dqn", box(-1, 1, (2, 2)), "dqn needs Discrete actions, and Box"),
         ("sac", box(-1, 1, (2, 2)), r"sac needs actions of shape \(A,\), not \[2, 2\]"),

@@ -164,7 +164,7 @@ def evaluate(callback: ProgressCallback, clock: Clock, seconds: float, start: in
     callback.on_evaluation(context, {"return_mean": 1.0})
 
 
-def test_elsewhere_an_evaluation_says_once_that_it_takes_long(clock: Clock) -> None:
+def test_elsewhere_an_evaluation_says_ever_more_rarely_how_far_it_is(clock: Clock) -> None:
     stream = io.StringIO()
     callback = ProgressCallback(stream=stream, seconds=4.0)
     context = FakeContext([callback])
@@ -176,12 +176,15 @@ def test_elsewhere_an_evaluation_says_once_that_it_takes_long(clock: Clock) -> N
     assert stream.getvalue() == ""
     for _ in range(2):
         evaluate(callback, clock, 100.0)
-    line = "300 / 1,000 steps  evaluating: 0 of 10 episodes, 5 steps"
-    assert stream.getvalue().splitlines() == [line, line]
+    lines = [
+        f"300 / 1,000 steps  evaluating: {(step - 1) // 10} of 10 episodes, {step} steps"
+        for step in (5, 13, 29, 61)  # after 4, 8, 16 and 32 seconds more
+    ]
+    assert stream.getvalue().splitlines() == [*lines, *lines]
     callback.on_train_end(context)
     # The speed is training's alone.
     last = "300 / 1,000 steps  30.0%  100 steps/s  0:07 left"
-    assert stream.getvalue().splitlines()[2:] == [last]
+    assert stream.getvalue().splitlines()[8:] == [last]
 
 
 def test_on_a_terminal_an_evaluation_is_followed_and_the_line_is_given_back(clock: Clock) -> None:
