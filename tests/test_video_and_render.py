@@ -135,7 +135,8 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _no_screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.delenv("DISPLAY", raising=False)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
     Painted.shown.clear()
     yield
 
@@ -186,7 +187,10 @@ def test_videos_of_a_checkpoint_outside_a_run_lie_beside_it(tmp_path: Path) -> N
     evaluate_checkpoint(saved, episodes=1)  # it is intact still
 
 
-def test_a_real_environment_is_recorded_without_a_screen(tmp_path: Path) -> None:
+def test_a_real_environment_is_recorded_without_a_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SDL_VIDEODRIVER")
     pytest.importorskip("pygame", reason="needs pygame, of the video extra")
     algorithm = PPO("CartPole-v1", num_envs=2, num_steps=32, minibatch_size=32)
     saved = algorithm.save(tmp_path / "saved", policy_only=True)
@@ -195,6 +199,7 @@ def test_a_real_environment_is_recorded_without_a_screen(tmp_path: Path) -> None
     assert len(frames) == record["lengths"][0] + 1
     assert frames[0].shape == (400, 600, 3)
     assert not np.array_equal(frames[0], frames[-1])
+    assert "XDG_RUNTIME_DIR" not in capfd.readouterr().err
 
 
 def test_an_episode_that_does_not_end_leaves_no_file(tmp_path: Path) -> None:

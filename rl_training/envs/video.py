@@ -57,6 +57,9 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._recorded = self._taken = 0
         self._file: VideoFile | None = None
         ffmpeg()
+        if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+            # SDL, with which many environments draw, would complain that it finds no screen.
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, and its recording while any is due."""
