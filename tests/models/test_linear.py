@@ -14,6 +14,11 @@ ROWS, INPUTS, OUTPUTS = 256, 128, 96
 assert ROWS * INPUTS * OUTPUTS >= module.SMALLEST_ONEDNN
 
 
+@pytest.fixture(autouse=True)
+def _as_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FASTER", module.AVAILABLE)
+
+
 def tensors(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     draws = torch.Generator().manual_seed(0)
     shapes = [(ROWS, INPUTS), (OUTPUTS, INPUTS), (OUTPUTS,)]
@@ -51,6 +56,14 @@ def test_the_kernel_is_used_for_large_products_alone(monkeypatch: pytest.MonkeyP
         with torch.autocast("cpu", torch.bfloat16):
             linear(inputs, weight, bias)
     assert calls == [(ROWS, INPUTS)]
+
+
+@needs_kernel
+def test_a_processor_that_it_serves_worse_keeps_its_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FASTER", False)
+    monkeypatch.setattr(module, "_product", lambda *_: pytest.fail("oneDNN was called"))
+    inputs, weight, bias = tensors()
+    assert torch.equal(linear(inputs, weight, bias), functional.linear(inputs, weight, bias))
 
 
 @needs_kernel
