@@ -1,4 +1,4 @@
-"""Linear layers whose larger float32 products run on oneDNN where the processor offers it.
+"""Linear layers whose larger float32 products run on oneDNN where it is the faster library.
 
 PyTorch gives float32 products to its BLAS. Processors with AVX-512 are served up to twice as fast
 by oneDNN, which PyTorch carries too: on an AMD EPYC, 256 x 256 by 256 x 256 takes 317 microseconds

@@ -1,7 +1,7 @@
 """Parameters on one flat tensor, and Adam on slices of it.
 
 Networks of reinforcement learning are many small tensors, on which an optimiser's cost is the
-number of kernel calls. As views of one tensor, clipping and Adam are a dozen kernels in all.
+number of kernel calls. As views of one tensor, clipping is a few kernels and Adam one.
 
 A compiled graph is given the parameters alone, never the tensor that they are views of: where
 inputs overlap and one is written to, AOTAutograd reads all through a common base, copies that, and
