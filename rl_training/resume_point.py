@@ -16,6 +16,7 @@ from rl_training.registry import algorithm_class
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.checks import fitting, require_counter, whole_number
 from rl_training.runtime.files import read_json
+from rl_training.runtime.resume_change import ResumeChange
 from rl_training.runtime.run import Run
 
 logger = logging.getLogger(__name__)
@@ -61,17 +62,59 @@ def budget_of(
     return budget
 
 
-def config_of(directory: Path, loaded: checkpoints.LoadedCheckpoint | None) -> TrainConfig:
-    """Return the checkpoint's config, with the run's budget: it may have been raised since."""
+def config_of(
+    directory: Path, loaded: checkpoints.LoadedCheckpoint | None, begun: ResumeChange | None
+) -> TrainConfig:
+    """Return the checkpoint's config, with the run's budget: it may have been raised since, by a
+    resume that had ``begun``.
+    """
     path = directory / "config.yaml"
     if loaded is None:
-        return load_config(path)
-    config = config_from_dict(loaded.config, source=str(loaded.path / "config.json"))
-    try:
-        return replace_config(config, total_timesteps=load_config(path).total_timesteps)
-    except UserError as error:
-        logger.warning("%s The config of %s is used instead.", error, loaded.path)
-        return config
+        config = load_config(path)
+    else:
+        config = config_from_dict(loaded.config, source=str(loaded.path / "config.json"))
+        try:
+            config = replace_config(config, total_timesteps=load_config(path).total_timesteps)
+        except UserError as error:
+            logger.warning("%s The config of %s is used instead.", error, loaded.path)
+    if begun is not None:
+        config = replace_config(config, total_timesteps=begun.total_timesteps)
+    return config
+
+
+def change_of(
+    loaded: checkpoints.LoadedCheckpoint | None,
+    config: TrainConfig,
+    begun: ResumeChange | None,
+    *,
+    budget: int,
+    reschedule: bool,
+) -> ResumeChange | None:
+    """Return what does not follow from the checkpoint, or without one from the config, when the run
+    goes on to ``budget`` steps; None: all does.
+
+    Args:
+        loaded: the checkpoint.
+        config: the run's, before it gets that budget.
+        begun: what an earlier resume from there had changed.
+        budget: environment steps.
+        reschedule: let schedules run to it.
+    """
+    horizon = begun.schedule_horizon if begun is not None else None
+    if reschedule:
+        horizon = budget
+    elif loaded is None and horizon is None and budget != config.total_timesteps:
+        horizon = config.total_timesteps
+    larger = budget > config.total_timesteps or (begun is not None and begun.go_on)
+    go_on = larger and loaded is not None and loaded.state.get("stopped") is not None
+    if horizon is None and not go_on:
+        return None
+    return ResumeChange(
+        checkpoint=None if loaded is None else loaded.path.name,
+        total_timesteps=budget,
+        schedule_horizon=horizon,
+        go_on=go_on,
+    )
 
 
 def restored_algorithm(
@@ -109,3 +152,14 @@ def is_at_its_end(run: Run, loaded: checkpoints.LoadedCheckpoint, budget: int) -
     if run.status != "finished" or step != result.get("global_step"):
         return False
     return bool(step >= budget or budget <= run.config.total_timesteps)
+
+
+def set_schedule_horizon(
+    algorithm: Algorithm, loaded: checkpoints.LoadedCheckpoint | None, horizon: int
+) -> None:
+    """Let schedules run over ``horizon`` steps, whatever the checkpoint says that is still to be
+    taken over.
+    """
+    algorithm.schedule_horizon = horizon
+    if loaded is not None:
+        loaded.state["training"]["algorithm"]["counters"]["schedule_horizon"] = horizon

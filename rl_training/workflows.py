@@ -21,16 +21,19 @@ from rl_training.loop import TrainingLoop
 from rl_training.registry import algorithm_class
 from rl_training.resume_point import (
     budget_of,
+    change_of,
     config_of,
     is_at_its_end,
     newest_checkpoint,
     restored_algorithm,
+    set_schedule_horizon,
 )
 from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint_directory import run_of
 from rl_training.runtime.progress import EvaluationProgress
+from rl_training.runtime.resume_change import ResumeChange, read_resume_change
 from rl_training.runtime.run import Run
 from rl_training.runtime.run_lock import RunLock
 
@@ -109,7 +112,7 @@ def _train_in(
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
     save_first: bool = False,
-    go_on: bool = False,
+    change: ResumeChange | None = None,
 ) -> TrainResult:
     """Train in ``run``, from a checkpoint or from the beginning; it is closed whatever happens.
 
@@ -122,7 +125,7 @@ def _train_in(
         callbacks: the user's.
         progress: show a progress line.
         save_first: write a checkpoint before the first iteration.
-        go_on: although a callback had stopped the run.
+        change: what follows from neither the checkpoint nor the config.
     """
     loop = TrainingLoop(
         algorithm,
@@ -135,9 +138,9 @@ def _train_in(
     try:
         if loaded is not None:
             loop.load_training(loaded.state, approximate=approximate)
-        if go_on:
+        if change is not None and change.go_on:
             loop.go_on()
-        run.start(command)
+        run.start(command, change)
         if loaded is None:
             run.load_state_dict({})
         else:
@@ -199,19 +202,20 @@ def resume_checkpoint(
     # Before anything is read: what another training writes meanwhile would be lost.
     with RunLock(directory) as lock:
         loaded = newest_checkpoint(directory, path)
-        config = config_of(directory, loaded)
+        begun = read_resume_change(directory, None if loaded is None else loaded.path.name)
+        config = config_of(directory, loaded, begun)
         require_trusted_modules(config, trust=trust_modules, env=env)
         run = Run.open(directory, config, lock=lock)
         budget = budget_of(total_timesteps, config, loaded)
-        if loaded is not None and is_at_its_end(run, loaded, budget):
+        if loaded is not None and begun is None and is_at_its_end(run, loaded, budget):
             return _nothing_to_do(run, loaded)
-        larger = budget > config.total_timesteps
+        change = change_of(loaded, config, begun, budget=budget, reschedule=reschedule)
         if budget != config.total_timesteps:
             config = replace_config(config, total_timesteps=budget)
             validate(config)
         algorithm = restored_algorithm(run, config, loaded, env, networks)
-        if loaded is not None and reschedule:
-            loaded.state["training"]["algorithm"]["counters"]["schedule_horizon"] = budget
+        if change is not None and change.schedule_horizon is not None:
+            set_schedule_horizon(algorithm, loaded, change.schedule_horizon)
         run.config = config
         return _train_in(
             run,
@@ -221,8 +225,8 @@ def resume_checkpoint(
             approximate=approximate,
             callbacks=callbacks,
             progress=progress,
-            save_first=reschedule or (loaded is None and config.init_from is not None),
-            go_on=larger,
+            save_first=change is not None or (loaded is None and config.init_from is not None),
+            change=change,
         )
 
 

@@ -17,6 +17,7 @@ from rl_training.errors import UserError
 from rl_training.runtime.checkpoint import CheckpointWriteError, save_checkpoint
 from rl_training.runtime.checkpoint_directory import CHECKPOINTS, read_link, set_link
 from rl_training.runtime.files import replace_durable, write_json, writing_to
+from rl_training.runtime.resume_change import ResumeChange, forget_resume_change
 from rl_training.runtime.run_lock import RunLock
 from rl_training.runtime.run_records import read_metadata, start_record, time_text
 from rl_training.runtime.tracking import RunLogs
@@ -178,8 +179,14 @@ class Run:
         """Seconds of training so far, those before a resume included."""
         return self._earlier_seconds + time.monotonic() - self._clock_start
 
-    def start(self, command: Sequence[str] | None = None) -> None:
+    def start(
+        self, command: Sequence[str] | None = None, change: ResumeChange | None = None
+    ) -> None:
         """Take the run for this process: lock it, write config and metadata, open the logs.
+
+        Args:
+            command: what started it, by default this process's arguments.
+            change: what the next checkpoint will hold and the one gone on from does not.
 
         Raises:
             UserError: another training has it, the directory cannot be written, or a
@@ -192,6 +199,11 @@ class Run:
             with writing_to(self.directory):
                 self._logs = RunLogs(self.config, self.directory)
                 self._started = True
+                # Before the config: from the two, whatever a kill leaves tells what was begun.
+                if change is None:
+                    forget_resume_change(self.directory)
+                else:
+                    change.write(self.directory)
                 self.update_config(self.config)
                 self._note_start(list(sys.argv if command is None else command))
         except BaseException:
@@ -241,9 +253,12 @@ class Run:
         """
         self._unused = False
         self.start()
-        return save_training_checkpoint(
+        saved = save_training_checkpoint(
             self, step=step, state=state, policy=policy, best=best, draft=draft
         )
+        if saved is not None:
+            forget_resume_change(self.directory)
+        return saved
 
     def state_dict(self) -> dict[str, Any]:
         """Flush the logs to the disk and return their lengths and the wall time.
