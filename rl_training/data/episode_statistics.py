@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensordict import TensorDictBase
+
+from rl_training.runtime.checks import require_counter
 
 RECENT_EPISODES = 100
 """How many episodes the logged mean return is over."""
@@ -46,7 +48,20 @@ class EpisodeStatistics:
         return {"returns": list(self.returns), "lengths": list(self.lengths), "count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict()``."""
-        self.returns.extend(state["returns"])
-        self.lengths.extend(state["lengths"])
-        self.count = state["count"]
+        """Restore ``state_dict()``.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is something else.
+        """
+        self.returns.extend(_numbers(state["returns"]))
+        self.lengths.extend(_numbers(state["lengths"]))
+        self.count = require_counter("count", state["count"])
+        if len(self.returns) != len(self.lengths):
+            raise ValueError(f"{len(self.returns)} returns and {len(self.lengths)} lengths")
+
+
+def _numbers(values: Sequence[Any]) -> Sequence[Any]:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"a return or length is {value!r}")
+    return values

@@ -22,6 +22,7 @@ Array = NDArray[Any]
 
 Discrete = spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
 ActionSpace = spaces.Box | Discrete
+_HELD_AS = {"uint16": np.int32, "uint32": np.int64, "uint64": np.float32}
 DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -182,12 +183,14 @@ def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -
 def observation_dtype(space: spaces.Box, *, normalized: bool = False) -> np.dtype[Any]:
     """Return the dtype of observations in the batch.
 
-    Integers keep the environment's dtype (uint8 stays uint8). Every floating-point dtype becomes
-    float32, float64 included, and so does whatever is normalised.
+    Integers keep the environment's dtype (uint8 stays uint8), but those that PyTorch has no kernels
+    for become ones that hold them: uint16 int32, uint32 int64, and uint64, which no integer holds,
+    float32. Every floating-point dtype becomes float32, float64 included, and so does whatever is
+    normalised.
     """
     if normalized or space.dtype.kind == "f":
         return np.dtype(np.float32)
-    return np.dtype(space.dtype)
+    return np.dtype(_HELD_AS.get(space.dtype.name, space.dtype))
 
 
 def observation_spec(space: spaces.Box, num_envs: int, *, normalized: bool = False) -> TensorSpec:

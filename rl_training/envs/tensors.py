@@ -116,6 +116,9 @@ class TensorSteps:
             carried = {key: value.clone().zero_() for key, value in carried.items()}
         else:
             root = self._root(saved["observation"], saved["is_init"])
+            _require_alike(
+                root, self._root(self._observation(self.episodes.observation), self._false)
+            )
         self.root = {**root, **carried}
 
     def require_running(self) -> None:
@@ -171,6 +174,16 @@ class TensorSteps:
         if normalizer is not None:
             raw = normalizer.normalize_observation(raw)
         return torch.from_numpy(raw if raw.dtype == self.dtype else raw.astype(self.dtype))
+
+
+def _require_alike(saved: Source, current: Source) -> None:
+    """Raise ``ValueError`` where a saved root has a tensor of another shape or dtype."""
+    for key, value in current.items():
+        if (saved[key].shape, saved[key].dtype) != (value.shape, value.dtype):
+            raise ValueError(
+                f"{key} of the environments' root has shape {tuple(saved[key].shape)} of "
+                f"{saved[key].dtype}, not {tuple(value.shape)} of {value.dtype}"
+            )
 
 
 def _info(told: dict[str, Array], num_envs: int) -> TensorDictBase:

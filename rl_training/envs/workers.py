@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
-from typing import Any
+from typing import Any, NoReturn
 
+import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
@@ -84,13 +86,40 @@ def in_worker(row: int, make: Callable[[], Any], failures: Any, parent: int) -> 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        return make()
+        return _Audible(make())
     except UserError as error:
         failures.put(("UserError", str(error)))
     except Exception as error:
         text = f"environment {row} could not be made: {type(error).__name__}: {error}"
         failures.put(("RuntimeError", text))
     raise SystemExit(1)
+
+
+class _Audible(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises only what reaches the parent. Gymnasium sends exceptions pickled: of one that cannot
+    be pickled nothing arrives, and one that cannot be made anew hides which worker failed.
+    """
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        try:
+            return self.env.reset(**options)
+        except Exception as error:
+            _raise_sendable(error)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            _raise_sendable(error)
+
+
+def _raise_sendable(error: Exception) -> NoReturn:
+    """Raise ``error``, or what it says where it does not come out of a pipe as itself."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    raise error
 
 
 def _end_with_parent() -> None:

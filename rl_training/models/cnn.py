@@ -83,6 +83,8 @@ class ImageEncoder(nn.Module):
                 f"model.encoder: observations of shape {tuple(observation_shape)} are no images of "
                 "three dimensions; use encoder 'mlp'."
             )
+        if 0 in observation_shape:
+            raise UserError(f"images of shape {tuple(observation_shape)} have no pixels.")
         self.channels_first = is_channels_first(observation_shape)
         height, width, channels = observation_shape
         if self.channels_first:

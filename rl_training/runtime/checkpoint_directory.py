@@ -78,8 +78,11 @@ def set_link(checkpoints: Path, link: Link, checkpoint: Path) -> None:
 
 def read_link(checkpoints: Path, link: Link) -> Path | None:
     """Return the checkpoint that ``latest`` or ``best`` names; None when there is none."""
+    path = checkpoints / link
+    if not path.is_file():  # of a pipe, reading would wait for ever
+        return None
     try:
-        name = (checkpoints / link).read_text(encoding="utf-8").strip()
+        name = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return None
     if not _NAME.fullmatch(name) or not (checkpoints / name).is_dir():

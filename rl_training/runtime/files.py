@@ -85,6 +85,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a file; None where there is none, or none that can be read."""
+    if not path.is_file():  # of a pipe, reading would wait for ever
+        return None
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

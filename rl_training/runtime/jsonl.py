@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -28,6 +29,8 @@ class JsonlLogger:
             OSError: the file cannot be opened.
         """
         self.path = path
+        if path.exists() and not path.is_file():  # a pipe's opening would wait for ever
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (held open until close)
         self._warned = False
         self._offset = 0

@@ -57,7 +57,7 @@ def require_log_state(state: Any) -> None:
 def read_metadata(path: Path) -> dict[str, Any]:
     """Return the content of ``metadata.json``; empty, with a warning, when it cannot be read."""
     content = read_json(path)
-    if content is None:
+    if content is None or not isinstance(content.get("resumes", []), list):
         logger.warning("%s cannot be read; it is written anew when the run goes on.", path)
         return {}
     return content

@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -64,6 +65,47 @@ def test_a_worker_that_dies_names_its_row() -> None:
     environment = make(DiesAtStep)
     message = r"DiesAtStep failed in environment [01], step 1 .*ended \(exit code 7\)"
     with pytest.raises(RuntimeError, match=message):
+        collect(environment, 1, generator())
+    assert not multiprocessing.active_children()
+
+
+class TwoArgumentsError(Exception):
+    """Cannot be made anew from what a pickle keeps of it."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class HoldsALockError(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+class Raises(Counter):
+    error: Exception
+
+    def step(self, action: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TwoArgumentsError(3, 4), "RuntimeError: TwoArgumentsError: 3 and 4"),
+        (HoldsALockError(), "RuntimeError: HoldsALockError: locked"),
+        (KeyError("missing"), "KeyError: .*missing"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_exception_of_any_kind_names_its_row(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Raises, "error", error, raising=False)
+    environment = make(Raises)
+    with pytest.raises(RuntimeError, match=rf"Raises failed in environment [01], step 1 .*{words}"):
         collect(environment, 1, generator())
     assert not multiprocessing.active_children()
 

@@ -176,6 +176,8 @@ def test_auto_takes_images_of_uint8_alone() -> None:
         make("auto", (4, 84, 84), "float32")
     with pytest.raises(UserError, match="no images of three dimensions"):
         make("nature", (4,))
+    with pytest.raises(UserError, match=r"shape \(3, 0, 8\) have no pixels"):
+        make("auto", (3, 0, 8))
     for small in ((3, 35, 40), (40, 35, 3), (7, 7, 3)):
         assert isinstance(make("auto", small), ImpalaCNN)
     assert isinstance(make("auto", (36, 36, 3)), NatureCNN)

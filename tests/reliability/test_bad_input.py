@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ from rl_training import PPG, PPO, cli
 from rl_training.errors import UserError
 from tests.reliability import environments
 from tests.reliability.conftest import Reference
-from tests.reliability.runs import checkpoints, content, execute_anew, started, wait_for_lines
+from tests.reliability.runs import (
+    checkpoints,
+    content,
+    digest,
+    execute,
+    execute_anew,
+    started,
+    wait_for_lines,
+)
 from tests.reliability.settings import FRAMES, setting, write_setting
 
 ID = environments.environment_id
@@ -191,14 +200,52 @@ def test_a_run_that_another_process_trains_is_left_alone(
         assert content(run) == before
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "metadata.json", "result.json"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.yaml", "{spoilt"),
+        ("metadata.json", "{spoilt"),
+        ("metadata.json", '{"status": 3, "resumes": 4}'),
+        ("result.json", "{spoilt"),
+    ],
+)
 def test_a_run_with_a_spoilt_file_can_still_be_gone_on_with(
-    tmp_path: Path, reference: Reference, name: str
+    tmp_path: Path, reference: Reference, name: str, text: str
 ) -> None:
     run = shutil.copytree(reference("ppo_cartpole"), tmp_path / "run")
     shutil.rmtree(checkpoints(run)[-1])
-    (run / name).write_text("{spoilt", encoding="utf-8")
+    (run / name).write_text(text, encoding="utf-8")
     assert cli.main(["resume", str(run)]) == 0
     ended = json.loads((run / "result.json").read_text(encoding="utf-8"))["digest"]
     expected = json.loads((reference("ppo_cartpole") / "result.json").read_text(encoding="utf-8"))
     assert ended == expected["digest"]
+
+
+def pipe_in_place_of(path: Path) -> None:
+    """Put what would keep a reader waiting for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "result.json", "checkpoints/latest"])
+def test_a_pipe_in_place_of_a_small_file_is_as_if_it_were_missing(
+    tmp_path: Path, reference: Reference, name: str
+) -> None:
+    run = shutil.copytree(reference("ppo_cartpole"), tmp_path / "run")
+    shutil.rmtree(checkpoints(run)[-1])
+    pipe_in_place_of(run / name)
+    done = execute("resume", run)
+    assert done.returncode == 0, done.stderr
+    assert digest(run) == digest(reference("ppo_cartpole"))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
+def test_a_pipe_in_place_of_a_log_is_refused(
+    tmp_path: Path, reference: Reference, name: str
+) -> None:
+    run = shutil.copytree(reference("ppo_cartpole"), tmp_path / "run")
+    shutil.rmtree(checkpoints(run)[-1])
+    pipe_in_place_of(run / name)
+    done = execute("resume", run)
+    assert done.returncode == 2
+    assert "cannot be written: it is no regular file" in done.stderr
