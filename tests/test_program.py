@@ -72,6 +72,23 @@ def test_a_standard_output_that_is_full_is_told_in_one_line(
     assert run.stderr == f"rl-training: error: standard output cannot be written: {full_text}\n"
 
 
+def test_characters_that_the_output_lacks_take_nothing_else_away() -> None:
+    code = (
+        "from rl_training.cli.output import print_what_can_be_printed, tell\n"
+        "print_what_can_be_printed()\n"
+        "tell('20.0 \u00b1 1.0')\n"
+        "print('r\u00e9sum\u00e9')\n"
+        "tell('the end')"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert run.stderr == b""
+    assert run.stdout.splitlines() == [b"20.0 ? 1.0", b"r?sum?", b"the end"]
+
+
 def test_an_error_of_the_system_from_elsewhere_keeps_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,15 @@ class Breaks(Painted):
         return super().render()
 
 
+class Fades(Painted):
+    """Draws, after its first picture, what is none or of another size."""
+
+    later: ClassVar[Any] = None
+
+    def render(self) -> Any:
+        return super().render() if self.time == 0 else self.later
+
+
 class Noisy(Painted):
     """Its pictures take room."""
 
@@ -101,7 +110,7 @@ class Bare(Painted):
         super().__init__(None)
 
 
-for _name in ("Painted", "Blank", "Breaks", "Noisy", "Unseen", "Bare"):
+for _name in ("Painted", "Blank", "Breaks", "Fades", "Noisy", "Unseen", "Bare"):
     gymnasium.register(f"Drawing/{_name}-v0", entry_point=f"{__name__}:{_name}")
 
 
@@ -317,6 +326,22 @@ def test_a_recording_that_fails_later_is_a_warning(
         "no video at step 128",
     ]
     assert "no space left on device" in caplog.text
+    assert names(result.run_dir / "videos") == []
+
+
+@pytest.mark.parametrize(
+    "later",
+    [None, [1, 2], np.zeros((65, 97), np.uint8), np.zeros((33, 97, 3), np.uint8)],
+    ids=["none", "list", "grey", "another size"],
+)
+def test_a_picture_that_is_none_costs_the_video_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, later: Any
+) -> None:
+    monkeypatch.setattr(Fades, "later", later)
+    tracking = {"tensorboard": False, "video_interval": 64}
+    result = trained(tmp_path, "Drawing/Fades-v0", tracking=tracking)
+    assert result.status == "finished"
+    assert "no video at step 64" in caplog.text
     assert names(result.run_dir / "videos") == []
 
 

@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rl_training.cli.output import complain, flushed, os_error, tell
+from rl_training.cli.output import (
+    complain,
+    flushed,
+    os_error,
+    print_what_can_be_printed,
+    tell,
+)
 from rl_training.cli.paths import require_run_or_checkpoint
 from rl_training.errors import NonFiniteError, UserError, nearest
 from rl_training.garbage import freeze_imports
@@ -67,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         freeze_imports()
     if sys.stderr is None:  # closed by whoever started this; what is printed to None goes to stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for good
+    print_what_can_be_printed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with flushed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import sys
 import traceback
@@ -24,6 +25,20 @@ def tell(text: str) -> None:
 def complain(text: str) -> None:
     """Print to standard error in the same way."""
     _print(text, sys.stderr)
+
+
+def print_what_can_be_printed() -> None:
+    """Let characters that a standard stream's encoding lacks, such as those of a path, become "?":
+    no answer is lost for them.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _takes_all(stream):
+            stream.reconfigure(errors="replace")
+
+
+def _takes_all(stream: io.TextIOWrapper) -> bool:
+    unicode = stream.encoding.lower().replace("-", "") == "utf8"
+    return unicode and stream.errors != "strict"  # which lacks what is no text in a path
 
 
 def silence(stream: TextIO) -> None:

@@ -101,7 +101,7 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         frame = self.env.render()
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
             kind = type(frame).__name__
-            raise UserError(f"{self.env} cannot be recorded: its render() returns {kind}.")
+            raise VideoError(f"{self.env} cannot be recorded: its render() returns {kind}.")
         file.add(even(frame))
 
     def _finish(self, file: VideoFile) -> None:

@@ -40,14 +40,14 @@ class VideoFile:
         """Append a frame ``[height, width, 1, 3 or 4]``, whose sides are even.
 
         Raises:
-            UserError: it is no picture, or of another size than the frames before.
-            VideoError: the disk is full or refuses; nothing is left of the file.
+            VideoError: it is no picture, or of another size than the frames before; or the disk is
+                full or refuses, and nothing is left of the file.
         """
         if self._process is None:
             self._shape = frame.shape
             self._process = self._start()
         if frame.shape != self._shape:
-            raise UserError(f"a frame is {frame.shape} after frames of {self._shape}.")
+            raise VideoError(f"a frame is {frame.shape} after frames of {self._shape}.")
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(np.ascontiguousarray(frame).data)
@@ -75,7 +75,7 @@ class VideoFile:
     def _start(self) -> subprocess.Popen[bytes]:
         height, width, depth = self._shape
         if depth not in _PIXEL_FORMATS:
-            raise UserError(f"a frame is {self._shape}: its last dimension is no colours'.")
+            raise VideoError(f"a frame is {self._shape}: its last dimension is no colours'.")
         frames = ["-f", "rawvideo", "-pix_fmt", _PIXEL_FORMATS[depth], "-s", f"{width}x{height}"]
         command = [self._program, "-y", "-v", "error", *frames, "-r", f"{self._rate:.02f}"]
         command += ["-i", "-", "-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", str(self.path)]

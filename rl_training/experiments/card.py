@@ -9,7 +9,7 @@ from typing import Any
 from rl_training.arguments import named_modules
 from rl_training.config import load_config
 from rl_training.config.yaml_text import format_yaml
-from rl_training.experiments.compare import RunSummary, read_run
+from rl_training.experiments.compare import RunSummary, is_score, read_run
 from rl_training.experiments.document import Table, markdown_table
 from rl_training.experiments.jobs import read_lines
 from rl_training.runtime.checkpoint_directory import read_link, step_of
@@ -98,10 +98,10 @@ def _scores(run: RunSummary) -> list[tuple[str, dict[str, Any]]]:
     found = [
         (f"{which}, {record['episodes']} episodes on seeds of their own", record)
         for which, key in (("final policy", "final"), ("best model", "best"))
-        if (record := played.get(key)) and "episodes" in record
+        if is_score(record := played.get(key))
     ]
     evaluation = run.result.get("eval")
-    if not found and evaluation:
+    if not found and is_score(evaluation):
         found = [(f"last evaluation in training, {evaluation['episodes']} episodes", evaluation)]
     best = _best_evaluation(run)
     if best is not None and not played.get("best"):
@@ -121,7 +121,7 @@ def _best_evaluation(run: RunSummary) -> dict[str, Any] | None:
     if link is None:
         return None
     for line in read_lines(run.path / "evaluations.jsonl"):
-        if line["step"] == step_of(link) and "episodes" in line:
+        if line["step"] == step_of(link) and is_score(line):
             return line if line["step"] != run.result.get("global_step") else None
     return None
 

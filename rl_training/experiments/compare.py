@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -56,9 +57,31 @@ def read_run(path: str | PathLike[str]) -> RunSummary:
     return RunSummary(
         path=directory,
         config=flatten(config_to_dict(load_config(directory / "config.yaml"))),
-        metadata=read_json(directory / "metadata.json") or {},
-        result=read_json(directory / "result.json") or {},
+        metadata=_without_strange(
+            read_json(directory / "metadata.json"), machine=_is_mapping, versions=_is_mapping
+        ),
+        result=_without_strange(
+            read_json(directory / "result.json"), eval=_is_mapping, global_step=_is_number
+        ),
     )
+
+
+def _without_strange(
+    content: dict[str, Any] | None, **kinds: Callable[[Any], bool]
+) -> dict[str, Any]:
+    """Return what a file holds, but for values of another kind than they are read as."""
+    held = (content or {}).items()
+    return {key: value for key, value in held if key not in kinds or kinds[key](value)}
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def is_score(record: Any) -> bool:
+    """Return whether a record has what is told of an evaluation."""
+    told = ("return_mean", "return_std", "episodes")
+    return isinstance(record, Mapping) and all(_is_number(record.get(name)) for name in told)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -161,4 +184,6 @@ def _is_apart(key: str) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it can be drawn: JSON has integers that no float holds."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max

@@ -240,7 +240,7 @@ def locked(directory: Path) -> bool:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the objects in a file of JSON lines; what cannot be read is left out."""
+    """Return the lines of a run's log, objects with a ``step``; what is none is left out."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
@@ -250,5 +250,5 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             content = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(content, dict):
+        if isinstance(content, dict) and type(content.get("step")) is int:
             yield content

@@ -81,4 +81,5 @@ def _curve(run: RunSummary, metric: str) -> Curve:
     known |= {
         f"eval/{name}" for line in read_lines(run.path / "evaluations.jsonl") for name in line
     }
+    known.discard(metric)  # a name that is there, without a number
     raise UserError(f"{run.path} has no values of {metric!r}.{nearest(metric, sorted(known))}")

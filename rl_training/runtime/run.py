@@ -204,8 +204,9 @@ class Run:
                     forget_resume_change(self.directory)
                 else:
                     change.write(self.directory)
-                self.update_config(self.config)
+                # What it began with stands there before the config makes it a run.
                 self._note_start(list(sys.argv if command is None else command))
+                self.update_config(self.config)
         except BaseException:
             self._started = False
             self._lock.release()

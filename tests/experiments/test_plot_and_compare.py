@@ -257,6 +257,38 @@ def test_a_card_of_code_of_ones_own_and_of_a_memory_says_how_to_load_it(tmp_path
     assert "loading\nthem runs no code but that of `my_package`" in text
 
 
+STRANGE_LINES = [
+    {"train/return_mean": 5.0},
+    {"step": "64", "train/return_mean": 5.0},
+    {"step": 64, "train/return_mean": "5"},
+    {"step": 64, "train/return_mean": 10**400},
+]
+
+
+def test_strange_records_are_passed_over(tmp_path: Path) -> None:
+    run, same = Path(write_run(tmp_path / "a")), Path(write_run(tmp_path / "b"))
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines("\n" + json.dumps(line) for line in STRANGE_LINES)
+    metric = "train/return_mean"
+    assert read_run(run).curve(metric) == read_run(same).curve(metric) != []
+    (run / "metadata.json").write_text('{"machine": 3, "versions": []}')
+    for evaluation in ([1], {"return_mean": "x"}, {"return_mean": 1.0}):
+        (run / "result.json").write_text(json.dumps({"eval": evaluation, "global_step": "x"}))
+        assert main(["plot", str(run), "--output", str(tmp_path / "curve")]) == 0
+        assert main(["compare", str(run), str(same)]) == 0
+        assert main(["card", str(run)]) == 0
+        assert "It was not evaluated." in (run / "MODEL_CARD.md").read_text()
+
+
+def test_a_metric_without_a_number_is_not_proposed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(write_run(tmp_path / "a"))
+    (run / "metrics.jsonl").write_text('{"step": 64, "train/return_mean": null}\n')
+    assert main(["plot", str(run)]) == 2
+    assert capsys.readouterr().err.endswith("has no values of 'train/return_mean'.\n")
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -14,7 +14,7 @@ import pytest
 
 from rl_training import TrainConfig, UserError, replace_config, resume_checkpoint, train
 from rl_training.runtime.resume_change import ResumeChange, read_resume_change
-from tests.api.runs import SMALL
+from tests.api.runs import SMALL, make
 from tests.processes import Process
 from tests.reliability.runs import checkpoints, metrics, result
 
@@ -31,7 +31,13 @@ def config(output: Path, **changes: Any) -> TrainConfig:
 
 
 def resume_and_die(run: str, options: dict[str, Any], renames: int) -> None:
-    """Resume ``run``; SIGKILL at the moment of one more rename than ``renames``."""
+    """Resume ``run``, to be killed there."""
+    kill_after(renames)
+    resume_checkpoint(run, **options)
+
+
+def kill_after(renames: int) -> None:
+    """SIGKILL this process at the moment of one more rename than ``renames``."""
     left = renames
 
     def counted(rename: Any) -> Any:
@@ -45,7 +51,6 @@ def resume_and_die(run: str, options: dict[str, Any], renames: int) -> None:
         return perhaps
 
     os.replace, os.rename = counted(os.replace), counted(os.rename)
-    resume_checkpoint(run, **options)
 
 
 CHANGES = {
@@ -75,7 +80,7 @@ def test_a_change_is_whole_wherever_the_resume_is_killed(tmp_path: Path, name: s
             assert metrics(begun) == metrics(whole), f"killed after {renames} renames"
     # The change's own file is the first to be renamed into place.
     assert ends == [unchanged, *[expected] * (len(ends) - 1)]
-    # That one, the config, the metadata, a checkpoint and `latest`, and again at the end.
+    # That one, the metadata, the config, a checkpoint and `latest`, and again at the end.
     assert len(ends) >= 8
 
 
@@ -88,11 +93,31 @@ def test_schedules_end_with_the_first_budget_without_a_checkpoint_too(tmp_path: 
     whole = resume_checkpoint(run, **options)
     assert resume_checkpoint(bare, **options).digest == whole.digest
     assert checkpoints(bare)
-    # After the change's own file, the config and the metadata: before the first checkpoint.
+    # After the change's own file, the metadata and the config: before the first checkpoint.
     assert Process(resume_and_die, str(again), options, 3).wait() == -signal.SIGKILL
     assert not checkpoints(again)
     assert resume_checkpoint(again).digest == whole.digest
     assert metrics(again) == metrics(run)
+
+
+def go_on_and_die(output: str, renames: int) -> None:
+    """Learn in a run of its own, then in a second one, to be killed there."""
+    algorithm = make(output_dir=output, final=False, tensorboard=False).learn(64)
+    kill_after(renames)
+    algorithm.learn(64)
+
+
+@pytest.mark.parametrize("renames", [1, 2])
+def test_a_second_run_killed_at_once_does_not_begin_from_nothing(
+    tmp_path: Path, renames: int
+) -> None:
+    assert Process(go_on_and_die, str(tmp_path), renames).wait() == -signal.SIGKILL
+    first, second = sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_ctime_ns)
+    assert result(first)["global_step"] == 64
+    with pytest.raises(
+        UserError, match="began at step 64" if renames == 2 else "no checkpoint yet"
+    ):
+        resume_checkpoint(second)
 
 
 def test_a_change_counts_for_the_checkpoint_it_began_from_alone(tmp_path: Path) -> None:
