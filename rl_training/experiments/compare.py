@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -12,7 +11,7 @@ from typing import Any
 
 from rl_training.config import config_to_dict, load_config
 from rl_training.errors import UserError
-from rl_training.experiments.jobs import read_lines
+from rl_training.experiments.jobs import is_number, read_curve
 from rl_training.experiments.line_names import Settings, bare_keys, line_names
 from rl_training.runtime.files import read_json
 
@@ -40,9 +39,7 @@ class RunSummary:
         """
         evaluated = metric.startswith("eval/")
         file = "evaluations.jsonl" if evaluated else "metrics.jsonl"
-        name = metric.removeprefix("eval/")
-        lines = read_lines(self.path / file)
-        return [(line["step"], line[name]) for line in lines if _is_number(line.get(name))]
+        return read_curve(self.path / file, metric.removeprefix("eval/"))
 
 
 def read_run(path: str | PathLike[str]) -> RunSummary:
@@ -57,13 +54,24 @@ def read_run(path: str | PathLike[str]) -> RunSummary:
     return RunSummary(
         path=directory,
         config=flatten(config_to_dict(load_config(directory / "config.yaml"))),
-        metadata=_without_strange(
-            read_json(directory / "metadata.json"), machine=_is_mapping, versions=_is_mapping
-        ),
-        result=_without_strange(
-            read_json(directory / "result.json"), eval=_is_mapping, global_step=_is_number
-        ),
+        metadata=metadata_of(directory),
+        result=result_of(directory),
     )
+
+
+def metadata_of(run: Path) -> dict[str, Any]:
+    """Return the content of a run's ``metadata.json``; empty when it cannot be read."""
+    content = read_json(run / "metadata.json")
+    return _without_strange(content, machine=_is_mapping, versions=_is_mapping)
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """Return the content of a run's ``result.json``; empty before the end, or when it cannot be
+    read.
+    """
+    numbers = ("global_step", "wall_time_s", "steps_per_second")
+    kinds = {"eval": _is_mapping, **dict.fromkeys(numbers, is_number)}
+    return _without_strange(read_json(run / "result.json"), **kinds)
 
 
 def _without_strange(
@@ -81,7 +89,7 @@ def _is_mapping(value: Any) -> bool:
 def is_score(record: Any) -> bool:
     """Return whether a record has what is told of an evaluation."""
     told = ("return_mean", "return_std", "episodes")
-    return isinstance(record, Mapping) and all(_is_number(record.get(name)) for name in told)
+    return isinstance(record, Mapping) and all(is_number(record.get(name)) for name in told)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -181,9 +189,3 @@ def _differing(runs: Sequence[RunSummary]) -> list[Settings]:
 
 def _is_apart(key: str) -> bool:
     return key.partition(".")[0] in _APART
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it can be drawn: JSON has integers that no float holds."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) <= sys.float_info.max

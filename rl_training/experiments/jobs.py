@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,21 +77,34 @@ class Job:
         status = content.get("status")
         if status == "running" and not locked(self.directory):
             status = "stopped"
-        if status not in STATUSES:
+        if status not in STATUSES or (status == "done" and self.scores() is None):
             status = "stopped"
-        attempts = content.get("attempts")
+        attempts, error, beside = map(content.get, ("attempts", "error", "side_by_side"))
         return JobState(
             status=status,
-            error=content.get("error"),
+            error=error if isinstance(error, str) else None,
             attempts=attempts if isinstance(attempts, int) else 0,
-            side_by_side=content.get("side_by_side"),
+            side_by_side=beside if isinstance(beside, int) else None,
         )
+
+    def scores(self) -> dict[str, Any] | None:
+        """Return the evaluations of the ``final`` and of the ``best`` policy, None where none was
+        the best; None without a file that has them.
+        """
+        content = read_json(self.directory / "scores.json") or {}
+        best = content.get("best")
+        whole = _is_scored(content.get("final")) and (best is None or _is_scored(best))
+        return {**content, "best": best} if whole else None
 
     def write_state(self, **changes: Any) -> None:
         """Change some of ``state.json``; the caller holds the lock."""
         content = read_json(self.directory / "state.json") or {}
         changed = {**changes, "changed_at": time_text()}
         write_json(self.directory / "state.json", {**content, **changed})
+
+
+def _is_scored(record: Any) -> bool:
+    return isinstance(record, Mapping) and is_number(record.get("return_mean"))
 
 
 @dataclass(frozen=True)
@@ -252,3 +266,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(content, dict) and type(content.get("step")) is int:
             yield content
+
+
+def read_curve(path: Path, name: str) -> list[tuple[int, float]]:
+    """Return step and value of each line of a run's log that has a number of that ``name``."""
+    return [(line["step"], line[name]) for line in read_lines(path) if is_number(line.get(name))]
+
+
+def is_number(value: Any) -> bool:
+    """Return whether it is one that can be drawn: JSON has integers that no float holds."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max

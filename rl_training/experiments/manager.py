@@ -17,7 +17,6 @@ from rl_training.experiments import worker
 from rl_training.experiments.backends import Backend, Handle, LocalBackend
 from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare
 from rl_training.experiments.manifest import Manifest, load_manifest
-from rl_training.runtime.files import read_json
 from rl_training.runtime.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -197,8 +196,9 @@ class _Session:
             self._taken(job)
         elif state.status == "done":
             outcome.done.append(job)
-            scores = read_json(job.directory / "scores.json") or {"final": {}}
-            self._say(f"{'done':<8} {job.name}: {scores['final'].get('return_mean', 0.0):.1f}")
+            scores = job.scores()
+            told = "" if scores is None else f": {scores['final']['return_mean']:.1f}"
+            self._say(f"{'done':<8} {job.name}{told}")
         elif status in STOPPED:
             outcome.stopped.append(job)
             self._say(f"{'stopped':<8} {job.name}")

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig
+from rl_training.experiments.compare import metadata_of, result_of
 from rl_training.experiments.jobs import (
     Job,
     JobState,
     jobs_of,
     measured_as_now,
+    read_curve,
     read_lines,
 )
 from rl_training.experiments.manifest import Entry, Manifest, Metric
 from rl_training.experiments.statistics import normalise
-from rl_training.runtime.files import read_json
 
 METRICS: tuple[Metric, ...] = ("final policy", "best model", "best of training", "training returns")
 
@@ -121,18 +122,18 @@ def _place(manifest: Manifest, preset: str) -> Any:
 
 def _seed_result(job: Job, evaluated: bool) -> SeedResult:
     state, run = job.state(), job.run
-    result = (read_json(run / "result.json") if run else None) or {}
-    curve = _curve(run) if run else []
+    result = result_of(run) if run else {}
+    curve = read_curve(run / "evaluations.jsonl", "return_mean") if run else []
     scores: dict[Metric, float] = {}
-    played = read_json(job.directory / "scores.json") if state.status == "done" else None
+    played = job.scores() if state.status == "done" else None
     if played is not None:
         scores["final policy"] = played["final"]["return_mean"]
-        if played.get("best"):
+        if played["best"] is not None:
             scores["best model"] = played["best"]["return_mean"]
         if curve and evaluated:
             scores["best of training"] = max(score for _, score in curve)
-        if run and (last := _last_training_return(run)) is not None:
-            scores["training returns"] = last
+        if run and (returns := read_curve(run / "metrics.jsonl", "train/return_mean")):
+            scores["training returns"] = returns[-1][1]
     return SeedResult(
         seed=job.seed,
         status=state.status,
@@ -142,21 +143,9 @@ def _seed_result(job: Job, evaluated: bool) -> SeedResult:
         seconds=result.get("wall_time_s"),
         steps_per_second=result.get("steps_per_second"),
         curve=curve,
-        metadata=(read_json(run / "metadata.json") if run else None) or {},
+        metadata=metadata_of(run) if run else {},
         side_by_side=state.side_by_side,
     )
-
-
-def _curve(run: Path) -> list[tuple[int, float]]:
-    lines = read_lines(run / "evaluations.jsonl")
-    return [(line["step"], line["return_mean"]) for line in lines]
-
-
-def _last_training_return(run: Path) -> float | None:
-    value = None
-    for line in read_lines(run / "metrics.jsonl"):
-        value = line.get("train/return_mean", value)
-    return value
 
 
 def scaled_scores(
@@ -178,7 +167,7 @@ def progress(job: Job, state: JobState) -> dict[str, Any]:
     step = 0
     for line in read_lines(run / "metrics.jsonl") if run else ():
         step = line.get("step", step)
-    scores = read_json(job.directory / "scores.json") if state.status == "done" else None
+    scores = job.scores() if state.status == "done" else None
     return {
         "preset": job.preset,
         "seed": job.seed,

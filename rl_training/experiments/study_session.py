@@ -11,11 +11,10 @@ from typing import Any
 from rl_training.errors import UserError, one_line
 from rl_training.experiments import worker
 from rl_training.experiments.backends import Backend, Handle
-from rl_training.experiments.jobs import Job, locked, read_lines, write_plan
+from rl_training.experiments.jobs import Job, locked, read_curve, write_plan
 from rl_training.experiments.manager import STOPPED, how_it_died
 from rl_training.experiments.study import Study, StudyOutcome, require_optuna
 from rl_training.experiments.study_results import write_results
-from rl_training.runtime.files import read_json
 from rl_training.runtime.seeding import derive_seed
 from rl_training.runtime.signals import StopSignals
 
@@ -53,7 +52,7 @@ class RunningTrial:
 
     def scores(self) -> list[float] | None:
         """Return each seed's score; None when one is missing."""
-        found = [read_json(job.directory / "scores.json") for job in self.jobs]
+        found = [job.scores() for job in self.jobs]
         known = [float(each["final"]["return_mean"]) for each in found if each is not None]
         return known if len(known) == len(self.jobs) else None
 
@@ -301,12 +300,7 @@ class _Left:
 
 def _curve(job: Job) -> list[tuple[int, float]]:
     run = job.run
-    lines = read_lines(run / "evaluations.jsonl") if run is not None else ()
-    return [
-        (line["step"], float(line["return_mean"]))
-        for line in lines
-        if isinstance(line.get("return_mean"), int | float)
-    ]
+    return [] if run is None else read_curve(run / "evaluations.jsonl", "return_mean")
 
 
 def _value_at(curve: list[tuple[int, float]], moment: int) -> float | None:

@@ -90,6 +90,24 @@ def read_link(checkpoints: Path, link: Link) -> Path | None:
     return checkpoints / name
 
 
+def forsake_later_best(checkpoints: Path, step: int, best_step: int | None) -> None:
+    """Let ``best`` name nothing of what an earlier training did after ``step``, at which the run
+    goes on, but the checkpoint of ``best_step``: the best until then, None without any.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    best = read_link(checkpoints, "best")
+    if best is None or step_of(best) <= step:
+        return
+    known = [path for path in list_checkpoints(checkpoints) if step_of(path) == best_step]
+    if known:
+        set_link(checkpoints, "best", known[-1])
+        return
+    (checkpoints / "best").unlink()
+    logger.warning("the run has no best checkpoint up to step %d: it was not kept.", step)
+
+
 def remove_superseded(
     checkpoints: Path, written: Path, keep_last: int, protect: Collection[Path]
 ) -> None:

@@ -268,6 +268,7 @@ def test_a_folder_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     before = (job.directory / "job.json").read_text("utf-8")
     for each in (job, other):
         written_before_a_field(each, "max_episode_steps")
+        (each.directory / "scores.json").write_text('{"final": {"return_mean": 1.0}}')
         each.write_state(status="done", attempts=1)
     made = manager(tmp_path)
     assert measured_as_now(job, made.manifest.config("ppo_cartpole"), made.manifest)

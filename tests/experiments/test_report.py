@@ -11,6 +11,8 @@ import pytest
 
 from rl_training.cli import main
 from rl_training.experiments.document import Table, markdown_table, to_html
+from rl_training.experiments.jobs import jobs_of
+from rl_training.experiments.manifest import load_manifest
 from rl_training.experiments.report import write_report
 from rl_training.experiments.results import load_results
 from rl_training.experiments.statistics import summarise
@@ -223,3 +225,35 @@ def test_cells_are_escaped() -> None:
     table = Table(["a", "b"], [["x|y", "<b>"]])
     assert markdown_table(table) == "| a | b |\n|---|---|\n| x\\|y | <b> |"
     assert "<td>&lt;b&gt;</td>" in to_html("t", [table])
+
+
+STRANGE = {
+    "scores.json": ["{}", '{"final": [1]}', '{"final": {"return_mean": "x"}}', "", "null"],
+    "state.json": ['{"status": "done", "error": 3, "attempts": "x", "side_by_side": []}'],
+    "metadata.json": ['{"machine": 3, "versions": [1]}'],
+    "result.json": ['{"global_step": "x", "wall_time_s": [], "eval": 1}'],
+    "evaluations.jsonl": ['{"step": 64}\n{"return_mean": 3}\n{"step": 9, "return_mean": "x"}\n'],
+    "metrics.jsonl": ['{"step": 64, "train/return_mean": "x"}\n'],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, text) for n in STRANGE for text in STRANGE[n]])
+def test_a_strange_file_of_one_run_costs_no_other_its_place(
+    folder: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = folder / "runs" / "ppo_cartpole__seed1"
+    [run] = [path.parent for path in job.glob("*/config.yaml")]
+    (job if name in ("scores.json", "state.json") else run).joinpath(name).write_text(text)
+    where = [str(folder / "two.yaml"), "--output-dir", str(folder / "runs")]
+    assert main(["benchmark", "status", *where]) == 0
+    assert main(command(folder, "--no-plots")) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    others = [row for row in rows(folder, "seeds.csv") if row["preset"] == "ppg_cartpole"]
+    assert [row["final policy"] for row in others] == ["500.0", "449.0", "500.0"]
+
+
+def test_a_run_without_its_score_is_not_done(folder: Path) -> None:
+    job = next(each for each in jobs_of(load_manifest(folder / "two.yaml"), folder / "runs"))
+    assert job.state().status == "done"
+    (job.directory / "scores.json").unlink()
+    assert job.state().status == "stopped"

@@ -159,6 +159,35 @@ def test_a_branch_that_is_killed_at_once_is_the_one_that_goes_on(tmp_path: Path)
     assert metrics(run) == expected
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_branch_forsakes_the_best_of_the_future_it_left(tmp_path: Path, kept: bool) -> None:
+    returns = {64: 9.5, 128: 8.5, 192: 10.0}
+
+    class Scripted(Callback):
+        """Evaluates by the script."""
+
+        def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
+            played = {"return_mean": returns[context.global_step], "return_std": 0.0}
+            record = {**played, "return_iqm": 0.0, "episodes": 1, "returns": [0.0]}
+            for callback in context.callbacks:  # type: ignore[attr-defined]
+                callback.on_evaluation(context, record)
+
+    settings = config(tmp_path / "runs", total_timesteps=192, final=False)
+    settings = replace_config(settings, checkpoint={"interval": 64, "keep_last": 9})
+    run = train(settings, callbacks=[Scripted()]).run_dir
+    best, saved = run / "checkpoints" / "best", [path.name for path in checkpoints(run)]
+    assert saved == [f"step_{step:012d}" for step in returns]
+    assert best.read_text().strip() == saved[2]
+    if not kept:
+        shutil.rmtree(run / "checkpoints" / saved[0])
+    returns[128] = 7.0
+    resume_checkpoint(
+        run / "checkpoints" / saved[not kept], total_timesteps=128, callbacks=[Scripted()]
+    )
+    assert best.exists() == kept
+    assert not kept or best.read_text().strip() == saved[0]
+
+
 class Endless(gymnasium.Env[Any, Any]):
     """Never ends, and may send a signal to its process at one of its steps."""
 
