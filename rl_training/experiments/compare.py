@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rl_training.config import config_to_dict, load_config
 from rl_training.errors import UserError
@@ -86,7 +86,7 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def is_score(record: Any) -> bool:
+def is_score(record: Any) -> TypeGuard[dict[str, Any]]:
     """Return whether a record has what is told of an evaluation."""
     told = ("return_mean", "return_std", "episodes")
     return isinstance(record, Mapping) and all(is_number(record.get(name)) for name in told)

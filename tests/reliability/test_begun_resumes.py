@@ -53,7 +53,7 @@ def kill_after(renames: int) -> None:
     os.replace, os.rename = counted(os.replace), counted(os.rename)
 
 
-CHANGES = {
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a callback's stop": (STOPPED, {"total_timesteps": LARGER}),
     "new schedules": (LINEAR, {"total_timesteps": LARGER, "reschedule": True}),
 }
@@ -88,7 +88,7 @@ def test_schedules_end_with_the_first_budget_without_a_checkpoint_too(tmp_path: 
     run = train(config(tmp_path / "runs", **LINEAR, checkpoint={"interval": 64})).run_dir
     bare = shutil.copytree(run, tmp_path / "bare")
     shutil.rmtree(bare / "checkpoints")
-    options = {"total_timesteps": LARGER}
+    options: dict[str, Any] = {"total_timesteps": LARGER}
     again = shutil.copytree(bare, tmp_path / "again")
     whole = resume_checkpoint(run, **options)
     assert resume_checkpoint(bare, **options).digest == whole.digest
