@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -249,6 +250,10 @@ def test_train_calls_the_workflow_and_says_what_comes_next(
     assert "return 10.0 ± 1.0 over 2 episodes" in out
     assert "rl-training eval runs/one" in out
     assert "rl-training resume runs/one --total-timesteps N" in out
+    workflows.answer = Result(run_dir=Path("the runs/o'ne"))
+    assert cli.main(["train", *CARTPOLE]) == 0
+    line = next(each for each in capsys.readouterr().out.splitlines() if " eval " in each)
+    assert shlex.split(line)[1:] == ["rl-training", "eval", "the runs/o'ne"]
 
 
 @pytest.mark.parametrize("status", [130, 143])

@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import traceback
@@ -255,9 +256,9 @@ def _close(result: TrainResult, here: Path) -> int:
         run = run.relative_to(here)
     budget = "" if result.exit_code else " --total-timesteps N"
     tell(f"  run         {run}")
-    program = _program(here)
-    tell(f"  evaluate    {program} eval {run}{trust}")
-    tell(f"  resume      {program} resume {run}{budget}{trust}")
+    program, quoted = _program(here), shlex.quote(str(run))
+    tell(f"  evaluate    {program} eval {quoted}{trust}")
+    tell(f"  resume      {program} resume {quoted}{budget}{trust}")
     return result.exit_code
 
 
@@ -271,7 +272,8 @@ def _program(here: Path) -> str:
     if not as_module and shutil.which("rl-training"):
         return "rl-training"
     python = shutil.which("python") == sys.executable
-    return f"{'python' if python else os.path.relpath(sys.executable, here)} -m rl_training"
+    path = "python" if python else os.path.relpath(sys.executable, here)
+    return f"{shlex.quote(path)} -m rl_training"
 
 
 def _trust_flag(path: Path) -> str:

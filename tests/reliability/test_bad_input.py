@@ -94,6 +94,8 @@ def test_an_impossible_config_is_refused(
         (["train", "--algo", "ppo", "--env-id", "CartPole-v1", "--num-envz", "3"], "--num-envs"),
         (["eval", "no/such/run"], "no/such/run"),
         (["resume", "no/such/run"], "no/such/run"),
+        (["eval", "a" * 5000], "there is no run or checkpoint aaa"),
+        (["resume", ""], "there is no run or checkpoint "),
         (["eval", "."], "."),
         (["resume", "."], "."),
     ],
