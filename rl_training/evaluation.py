@@ -15,8 +15,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_training.envs import VectorEnv
+from rl_training.envs.layout import Layout
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import VideoError
+from rl_training.finite import FiniteSteps
 from rl_training.runtime.callbacks import (
     Callback,
     CheckpointCallback,
@@ -52,6 +54,7 @@ class Evaluable(Protocol):
     config: TrainConfig
     device: torch.device
     global_step: int
+    observation_layout: Layout
 
     def require_fresh_environments(self) -> None:
         """Raise `UserError` when environments like the training ones cannot be made anew."""
@@ -121,6 +124,8 @@ def evaluate(
     Raises:
         UserError: a number of episodes or steps that is not positive, or an environment that cannot
             be drawn.
+        NonFiniteError: an observation or a reward is NaN or infinite: no policy knows what to do
+            then, and no mean counts.
         EvaluationInterruptedError: during training, a signal asked it to stop.
     """
     settings = algorithm.config.evaluation
@@ -207,12 +212,15 @@ def _play(
     missing = [episodes // count + (game < episodes % count) for game in range(count)]
     played: list[list[_Episode]] = [[] for _ in range(count)]
     root = environment.reset()
+    check = FiniteSteps(environment.name, algorithm.observation_layout)
     while any(missing):
         if stop_requested():
             raise EvaluationInterruptedError("stopped by a signal while evaluating")
+        check.observation(root.get("observation"))
         algorithm.act(root, deterministic=deterministic, generator=draws)
         taken, root = environment.step_and_maybe_reset(root)
         following = taken.get("next")
+        check.returns(following.get("episode_return"))
         watch.step(following.get("episode_length")[::together], missing)
         for game in following.get("done")[::together].view(-1).nonzero().view(-1).tolist():
             if missing[game]:

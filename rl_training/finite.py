@@ -53,6 +53,42 @@ def check_batch(batch: TensorDictBase, *, step: int, layout: Layout | None = Non
         )
 
 
+class FiniteSteps:
+    """Raises `NonFiniteError` when what environments give in an evaluation holds a NaN or an
+    infinity.
+
+    Args:
+        name: of the environments.
+        layout: of observations.
+    """
+
+    def __init__(self, name: str, layout: Layout) -> None:
+        self._name, self._layout = name, layout
+        self._steps = 0
+
+    def observation(self, values: Tensor) -> None:
+        """Check observations ``[N, *shape]`` before they are acted on."""
+        if self._layout.packed:
+            values = self._layout.numbers(values)
+        self._check(values, "an observation")
+
+    def returns(self, values: Tensor) -> None:
+        """Check the returns so far, ``[N, 1]``, after a step."""
+        self._steps += 1
+        self._check(values, "a reward")
+
+    def _check(self, values: Tensor, what: str) -> None:
+        # A sum tells at once; one of finite numbers that overflows is told apart by the numbers.
+        if not values.is_floating_point() or math.isfinite(float(values.sum())):
+            return
+        wrong = (~torch.isfinite(values)).view(len(values), -1).any(1)
+        if wrong.any():
+            raise NonFiniteError(
+                f"{self._name}: {what} of environment {int(wrong.nonzero()[0])} is NaN or infinite "
+                f"in the evaluation, after {self._steps} vector steps."
+            )
+
+
 class UpdateCheck:
     """Raises when an update's losses or the parameters after it hold a NaN or an infinity.
 

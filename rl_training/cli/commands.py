@@ -83,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(f"rl-training: error: {' '.join(str(error).splitlines())}")
         return 2
     except NonFiniteError as error:
-        complain(f"rl-training: training failed: {error}")
+        what = "evaluation" if arguments[:1] == ["eval"] else "training"
+        complain(f"rl-training: {what} failed: {error}")
         return 1
     except OSError as error:
         return os_error(error)

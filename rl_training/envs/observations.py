@@ -19,12 +19,13 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
     space is no Box, and whether a single one was given.
 
     Raises:
-        UserError: the shape is neither the space's nor a batch of it.
+        UserError: the shape is neither the space's nor a batch of it, or a number is NaN or
+            infinite: what a policy answers then means nothing.
     """
     flattening = flattening_of(space)
     if flattening is not None:
         flat, single = flattening.given(observation)
-        return torch.from_numpy(normalizer.normalize_observation(flat)), single
+        return _finite(torch.from_numpy(normalizer.normalize_observation(flat))), single
     try:
         array = np.asarray(observation)
     except ValueError as error:
@@ -39,7 +40,14 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
         )
     batch = normalizer.normalize_observation(array[None] if single else array)
     dtype = observation_dtype(space, normalized=normalizer.makes_floats)
-    return torch.from_numpy(np.array(batch, dtype)), single
+    with np.errstate(over="ignore"):  # what is infinite then is told
+        return _finite(torch.from_numpy(np.array(batch, dtype))), single
+
+
+def _finite(batch: torch.Tensor) -> torch.Tensor:
+    if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
+        raise UserError("the observation holds a number that is NaN or infinite.")
+    return batch
 
 
 def leading_shape(observation: Any, space: Any) -> tuple[int, ...] | None:

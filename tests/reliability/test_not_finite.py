@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -198,3 +200,64 @@ def test_learn_with_a_run_directory_closes_it_as_failed(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"'next\.reward' of environment 1 at step 9 "):
         algorithm.learn(64)
     assert status(the_run(tmp_path)) == "failed"
+
+
+class Spoilt(gymnasium.Env[Any, Any]):
+    """Gives a NaN or an infinity in its 4th step, where it is told to."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space: Any = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, what: str | None = None) -> None:
+        self._what, self._steps = what, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        spoilt = self._what if self._steps == 4 else None
+        observation = np.array([0.0, math.nan if spoilt == "observation" else 0.0], np.float32)
+        return observation, math.inf if spoilt == "reward" else 1.0, self._steps == 8, False, {}
+
+
+gymnasium.register("Spoilt-v0", entry_point=Spoilt)
+
+
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_an_evaluation_is_not_of_what_is_not_finite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    config = write_setting(
+        tmp_path / "config.yaml",
+        setting(
+            "ppo_cartpole",
+            env_id="Spoilt-v0",
+            output_dir=str(tmp_path / "runs"),
+            checkpoint={"interval": FRAMES},
+            evaluation={"interval": 2 * FRAMES, "env_kwargs": {"what": what}, "num_envs": 2},
+        ),
+    )
+    assert cli.main(["train", "--config", str(config)]) == 1
+    run = the_run(tmp_path / "runs")
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    complaint = f"{what} of environment 0 is NaN or infinite in the evaluation, after 4 vector"
+    assert complaint in said
+    assert str(checkpoints(run)[-1]) in said
+    assert not (run / "checkpoints" / "best").exists()
+    assert cli.main(["eval", str(run)]) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("rl-training: evaluation failed: ")
+    assert complaint in said
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e300])
+def test_predict_refuses_what_is_not_finite(number: float) -> None:
+    algorithm = PPO("CartPole-v1", num_envs=2, num_steps=32, minibatch_size=32)
+    with pytest.raises(UserError, match="NaN or infinite"):
+        algorithm.predict([0.0, number, 0.0, 0.0])
+    algorithm.predict([0.0, 1e30, 0.0, 0.0])
