@@ -209,7 +209,7 @@ class ProgressCallback(Callback):
     def _line(self, context: TrainContext, now: float) -> str:
         step, total = context.global_step, self._total or context.total_timesteps
         since, first = self._marks[0]
-        speed = (step - first) / max(now - since, 1e-9)
+        speed = (step - first) / (now - since) if now > since else 0.0
         parts = [
             self._steps_done(context),
             f"{min(100.0, 100.0 * step / max(total, 1)):.1f}%",

@@ -258,3 +258,18 @@ def test_without_standard_error_nothing_is_shown(
         clock.now += 10.0
         tell(1, 20, 100)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("iterations", [0, 1])
+def test_an_iteration_that_fails_tells_no_speed(clock: Clock, iterations: int) -> None:
+    stream = io.StringIO()
+    callback = ProgressCallback(stream=stream, seconds=4.0)
+    context = FakeContext([callback])
+    callback.on_train_start(context)
+    for _ in range(iterations):
+        clock.now += 1.0
+        context.iterate(100, 1)
+    context.global_step += 100  # counted by the update that raises then
+    callback.on_train_end(context)
+    assert "steps/s" not in stream.getvalue()
+    assert f"{100 * (iterations + 1)} / 1,000 steps" in stream.getvalue()
