@@ -33,9 +33,9 @@ def dqn_loss(minibatch: Minibatch, gamma: float = 0.99, huber: bool = True) -> d
         legal = minibatch.get("next_action_masks", None)
         target = greedy_target(*facts_of(minibatch, gamma), *following, legal)
     taken = minibatch["actions"].unsqueeze(-1)
-    error = minibatch["q_values"].gather(-1, taken).squeeze(-1) - target
-    loss = td_loss(error, huber=huber, weights=minibatch.get("weights", None))
-    return {"loss": loss, "value_loss": loss, "td_errors": error.detach()}
+    q = minibatch["q_values"].gather(-1, taken).squeeze(-1)
+    loss = td_loss(q, target, huber=huber, weights=minibatch.get("weights", None))
+    return {"loss": loss, "value_loss": loss, "td_errors": q.detach() - target}
 
 
 def greedy_target(
@@ -65,15 +65,15 @@ def greedy_target(
     return bootstrapped(reward, discount, terminated, next_q.gather(-1, chosen).squeeze(-1))
 
 
-def td_loss(error: Tensor, *, huber: bool, weights: Tensor | None = None) -> Tensor:
-    """Return the mean loss of errors ``[B]``: squared (without a half), or Huber's with threshold
-    1, of which the quadratic part has a half.
+def td_loss(q: Tensor, target: Tensor, *, huber: bool, weights: Tensor | None = None) -> Tensor:
+    """Return the mean loss of values ``[B]`` with respect to targets ``[B]``: the squared error
+    (without a half), or Huber's with threshold 1, of which the quadratic part has a half; each
+    times its weight ``[B]``.
     """
-    loss = error.square()
-    if huber:
-        size = error.abs()
-        loss = torch.where(size < 1, 0.5 * loss, size - 0.5)
-    return (loss if weights is None else loss * weights).mean()
+    measure = functional.smooth_l1_loss if huber else functional.mse_loss
+    if weights is None:
+        return measure(q, target)
+    return (measure(q, target, reduction="none") * weights).mean()
 
 
 def project_distribution(

@@ -303,7 +303,8 @@ class DQN(OffPolicyAlgorithm):
         every_q = self.model(batch["observation"], noise[0])
         q = every_q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
         huber = self.settings.loss == "huber"
-        return losses.td_loss(q - target, huber=huber, weights=weights), q, q - target
+        loss = losses.td_loss(q, target, huber=huber, weights=weights)
+        return loss, q, q.detach() - target
 
     def _categorical_loss(
         self, batch: dict[str, Tensor], noise: tuple[Tensor | None, ...], weights: Tensor | None

@@ -112,8 +112,8 @@ def discrete_facts() -> Facts:
     return Facts(torch.randint(ACTIONS, (BATCH,)))
 
 
-def dqn_pair(huber: bool, double: bool) -> tuple[DQNLoss, Facts, Tensor]:
-    """Return TorchRL's loss module, a minibatch, and our errors ``[B]``."""
+def dqn_pair(huber: bool, double: bool) -> tuple[DQNLoss, Facts, Tensor, Tensor]:
+    """Return TorchRL's loss module, a minibatch, and our values and targets ``[B]``."""
     actor = QValueActor(network(SIZE, ACTIONS), action_space="categorical")
     loss = "smooth_l1" if huber else "l2"
     module = DQNLoss(actor, loss_function=loss, double_dqn=double, action_space="categorical")
@@ -132,29 +132,30 @@ def dqn_pair(huber: bool, double: bool) -> tuple[DQNLoss, Facts, Tensor]:
         chooser = values(module.value_network_params, facts.following) if double else None
         target = dqn.greedy_target(*facts.target, next_q, chooser)
     q = values(module.value_network_params, facts.observation)
-    return module, facts, q.gather(-1, facts.action.unsqueeze(-1)).squeeze(-1) - target
+    return module, facts, q.gather(-1, facts.action.unsqueeze(-1)).squeeze(-1), target
 
 
 @pytest.mark.parametrize("huber", [False, True])
 @pytest.mark.parametrize("double", [False, True])
 def test_dqn_equals_dqn_loss(huber: bool, double: bool) -> None:
-    module, facts, error = dqn_pair(huber, double)
+    module, facts, q, target = dqn_pair(huber, double)
     theirs = module(facts.batch)["loss"]
-    assert_equal(dqn.td_loss(error, huber=huber), theirs, module.value_network_params)
+    assert_equal(dqn.td_loss(q, target, huber=huber), theirs, module.value_network_params)
 
 
 def test_weights_equal_dqn_loss_s_up_to_its_division_by_their_sum() -> None:
-    module, facts, error = dqn_pair(False, False)
+    module, facts, q, target = dqn_pair(False, False)
     weights = torch.rand(BATCH)
     facts.batch["priority_weight"] = weights
     theirs = module(facts.batch)["loss"]
-    ours = dqn.td_loss(error, huber=False, weights=weights)
+    ours = dqn.td_loss(q, target, huber=False, weights=weights)
     # The paper's is a mean over the minibatch; theirs a mean that the weights are the measure of.
     assert_equal(ours, theirs, module.value_network_params, factor=weights.mean().item())
 
 
 def test_dqn_loss_s_priorities_are_the_squares_of_the_paper_s() -> None:
-    module, facts, error = dqn_pair(True, False)
+    module, facts, q, target = dqn_pair(True, False)
+    error = q - target
     module(facts.batch)
     torch.testing.assert_close(facts.batch["td_error"].squeeze(-1), error.square(), **EXACT)
 

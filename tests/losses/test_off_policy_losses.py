@@ -43,16 +43,14 @@ def test_a_target_after_the_end_ignores_even_an_infinite_value() -> None:
     ("huber", "expected"), [(False, (0.25 + 9) / 2), (True, (0.125 + 2.5) / 2)]
 )
 def test_squared_and_huber_losses(huber: bool, expected: float) -> None:
-    error = tensor(0.5, -3)
-    assert dqn.td_loss(error, huber=huber).item() == pytest.approx(expected)
-    if huber:
-        theirs = torch.nn.functional.smooth_l1_loss(error, torch.zeros_like(error))
-        assert dqn.td_loss(error, huber=True).item() == pytest.approx(theirs.item())
+    q, target = tensor(1.5, -1), tensor(1, 2)
+    assert dqn.td_loss(q, target, huber=huber).item() == pytest.approx(expected)
 
 
-def test_weights_multiply_the_losses_of_their_samples() -> None:
-    found = dqn.td_loss(tensor(1, 2), huber=False, weights=tensor(1, 0.25))
-    assert found.item() == pytest.approx((1 + 0.25 * 4) / 2)
+@pytest.mark.parametrize(("huber", "expected"), [(False, 1 + 0.25 * 4), (True, 0.5 + 0.25 * 1.5)])
+def test_weights_multiply_the_losses_of_their_samples(huber: bool, expected: float) -> None:
+    found = dqn.td_loss(tensor(4, 5), tensor(3, 3), huber=huber, weights=tensor(1, 0.25))
+    assert found.item() == pytest.approx(expected / 2)
 
 
 SUPPORT = tensor(-1, 0, 1)
