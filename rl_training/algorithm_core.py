@@ -30,6 +30,7 @@ from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
 from rl_training.registry import takers
+from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.checks import fitting, require_counter, require_outline, warn_of_nan
 from rl_training.runtime.devices import resolve_device, set_torch_threads
 from rl_training.runtime.seeding import derive_seed, generator, preserve_global_rng
@@ -157,6 +158,7 @@ class AlgorithmCore(AlgorithmHooks):
         """Return the Collector, an iterator of batches ``[N, T]``; always the same one."""
         if self._collector is None:
             set_torch_threads(self.config.torch_threads)
+            keep_freed_memory()
             self._collector = loop.make_collector(self)
         return self._collector
 
