@@ -22,9 +22,11 @@ help: ## show this list
 
 $(INSTALLED): pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): some minutes, several gigabytes."
 	$(RUN) pip install --quiet --no-compile --editable '.[all,dev]'
 	$(VENV)/bin/python -c 'import rl_training.cli.commands, rl_training.recipes.ppg, torchrl.collectors'
-	touch $@
+	@touch $@
+	@echo "Done: $(VENV)/bin/rl-training, or 'source $(VENV)/bin/activate' and then 'rl-training'."
 
 install: $(INSTALLED) ## make .venv with everything in it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checks import fitting, require_counter, whole_number
 from rl_training.runtime.run import Run
+
+logger = logging.getLogger(__name__)
 
 Self = TypeVar("Self", bound="Algorithm")
 Array = NDArray[Any]
@@ -113,6 +116,10 @@ class Algorithm(AlgorithmCore):
         if self.config.init_from is not None:
             persistence.warm_start(self)
 
+    def __repr__(self) -> str:
+        step = f"global_step={self.global_step}"
+        return f"{type(self).__name__}({self.config.env_id!r}, {step})"
+
     @classmethod
     def from_config(cls: type[Self], config: TrainConfig, env: Any = None) -> Self:
         """Make the algorithm that ``config`` describes (``env`` overrides its environment)."""
@@ -152,6 +159,13 @@ class Algorithm(AlgorithmCore):
         """
         self.require_usable()
         require_callbacks(callbacks)
+        if self._policy_alone is not None:
+            logger.warning(
+                "%s holds a policy without training state: optimisers, and whatever else training "
+                "keeps, begin anew.",
+                self._policy_alone,
+            )
+            self._policy_alone = None
         steps = self.config.total_timesteps if total_timesteps is None else total_timesteps
         before = self.global_step
         goal = before + whole_number("total_timesteps", steps)
@@ -244,15 +258,15 @@ class Algorithm(AlgorithmCore):
         return StatefulPolicy(self, deterministic=deterministic)
 
     @names_keywords
-    def save(self, path: str | Path, *, policy_only: bool = False) -> Path:
+    def save(self, path: str | Path, *, policy_only: bool = False, overwrite: bool = False) -> Path:
         """Write a checkpoint (everything, or only what predict and evaluate need) as the directory
-        ``path``.
+        ``path``; with ``overwrite`` in place of one that is there, in one step.
 
         Raises:
             UserError: something is there already, the place cannot be written, or the name is that
                 of a file (``x.zip``).
         """
-        return persistence.save(self, Path(path), policy_only=policy_only)
+        return persistence.save(self, Path(path), policy_only=policy_only, overwrite=overwrite)
 
     @classmethod
     def load(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ from rl_training.runtime.seeding import derive_seed, generator, preserve_global_
 
 if TYPE_CHECKING:
     from torchrl.collectors import Collector
+
+logger = logging.getLogger(__name__)
 
 Networks = tuple[TensorDictModuleBase, TensorDictModuleBase]
 
@@ -76,6 +79,10 @@ class AlgorithmCore(AlgorithmHooks):
             changes["network"] = PYTHON_NETWORKS
         self._setup(resolve_config(self.name, env, config, changes), env, networks)
         self._write_runs = "output_dir" in changes
+        if "checkpoint" in changes and not self._write_runs:
+            logger.warning(
+                "checkpoint has no effect without output_dir: learn writes no run directory."
+            )
         environment = self._make_environment(None)
         self._environment = environment
         self.normalizer = environment.normalizer or self.normalizer
@@ -98,6 +105,8 @@ class AlgorithmCore(AlgorithmHooks):
         self._pending_environment: tuple[Mapping[str, Any], bool] | None = None
         self._collector: Collector | None = None
         self._write_runs = False
+        self._policy_alone: Path | None = None
+        """Where a policy without training state was loaded from, until it trains."""
         self._run_dir: Path | None = None
         self._unusable: str | None = None
 

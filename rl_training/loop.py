@@ -209,8 +209,11 @@ class TrainingLoop:
         try:
             result = self._train()
         except (NonFiniteError, EnvironmentFailedError) as error:
-            left = "" if self.run is None else f" Training stopped; {what_is_left(self.run)}"
-            raise type(error)(f"{error}{left}") from error.__cause__
+            told = str(error)
+            if self.run is not None:
+                stop = "" if told.endswith((".", "!", "?")) else "."
+                told += f"{stop} Training stopped; {what_is_left(self.run)}"
+            raise type(error)(told) from error.__cause__
         except UserError:
             if self.run is not None:
                 self.run.close("failed")

@@ -25,7 +25,7 @@ _FILES = (
 AnyAlgorithm = TypeVar("AnyAlgorithm", bound="Algorithm")
 
 
-def save(algorithm: Algorithm, path: Path, *, policy_only: bool) -> Path:
+def save(algorithm: Algorithm, path: Path, *, policy_only: bool, overwrite: bool) -> Path:
     """Write ``algorithm`` as the checkpoint directory ``path``."""
     if not policy_only:
         algorithm.require_usable()
@@ -34,8 +34,10 @@ def save(algorithm: Algorithm, path: Path, *, policy_only: bool) -> Path:
             f"{path} names a file, and a checkpoint is a directory: leave out "
             f"{path.suffix!r}, and load it by the same name."
         )
-    if path.exists():
-        raise UserError(f"{path} exists already; checkpoints are never overwritten.")
+    if path.exists() and not overwrite:
+        raise UserError(
+            f"{path} exists already: take another name, or overwrite=True for a checkpoint there."
+        )
     config = config_to_dict(algorithm.config)
     policy = algorithm.policy_state()
     if policy_only:
@@ -74,6 +76,8 @@ def load(
         with fitting(f"{directory} holds no training state"):
             state = loaded.state["training"]["algorithm"]
         algorithm.load_state_dict(state, fresh_environment=env is not None)
+    else:
+        algorithm._policy_alone = directory
     if env is not None:
         algorithm.environment  # noqa: B018  one that does not fit is refused here, not in learn
     algorithm._write_runs = "output_dir" in changes

@@ -46,7 +46,7 @@ usage: rl-training COMMAND ...
   rl-training resume RUN_OR_CHECKPOINT [--total-timesteps N] [--reschedule]
   rl-training list   [algorithms | presets]
   rl-training check-env ID [--env-kwargs YAML] [--json]   what will be done with an environment
-  rl-training benchmark list | run | status | report | annotate MANIFEST [--jobs N]
+  rl-training benchmark list | run | status | report | annotate | pack MANIFEST [--jobs N]
   rl-training tune   --config ppo_cartpole --trials 50    hyperparameters, searched for
   rl-training plot RUN... [--output FILE]                 learning curves
   rl-training compare RUN RUN                             two runs side by side
@@ -251,12 +251,17 @@ def _close(result: TrainResult, here: Path) -> int:
         score = result.evaluation
         mean, spread = score["return_mean"], score["return_std"]
         tell(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
+    from rl_training.runtime.checkpoint_directory import best_step
+
     trust = _trust_flag(result.run_dir / "config.yaml")
     run = result.run_dir
     if run.is_relative_to(here):
         run = run.relative_to(here)
     budget = "" if result.exit_code else " --total-timesteps N"
     tell(f"  run         {run}")
+    best = best_step(result.run_dir)
+    if best is not None and best != result.metrics["global_step"]:
+        tell(f"  best        at step {best:,}: evaluate it with --best")
     program, quoted = _program(here), shlex.quote(str(run))
     tell(f"  evaluate    {program} eval {quoted}{trust}")
     tell(f"  resume      {program} resume {quoted}{budget}{trust}")

@@ -15,8 +15,9 @@ from rl_training.experiments.jobs import is_number, read_curve
 from rl_training.experiments.line_names import Settings, bare_keys, line_names
 from rl_training.runtime.files import read_json
 
-_APART = ("seed", "output_dir", "tags", "tracking")
-"""What runs of one experiment may differ in."""
+_APART = ("seed", "output_dir", "tags", "tracking", "checkpoint")
+_NOT_TRAINED_BY = ("evaluation.interval", "evaluation.final", "evaluation.num_envs")
+"""What runs of one experiment may differ in: groups and keys."""
 Curve = list[tuple[int, float]]
 
 
@@ -188,4 +189,4 @@ def _differing(runs: Sequence[RunSummary]) -> list[Settings]:
 
 
 def _is_apart(key: str) -> bool:
-    return key.partition(".")[0] in _APART
+    return key.partition(".")[0] in _APART or key in _NOT_TRAINED_BY

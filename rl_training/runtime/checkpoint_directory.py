@@ -105,7 +105,19 @@ def forsake_later_best(checkpoints: Path, step: int, best_step: int | None) -> N
         set_link(checkpoints, "best", known[-1])
         return
     (checkpoints / "best").unlink()
-    logger.warning("the run has no best checkpoint up to step %d: it was not kept.", step)
+    if best_step is not None:
+        logger.warning(
+            "checkpoints/best is gone: the best evaluation until step %d was at step %d, of which "
+            "no checkpoint was kept.",
+            step,
+            best_step,
+        )
+
+
+def best_step(run: Path) -> int | None:
+    """Return the step of a run's best checkpoint; None when there is none."""
+    best = read_link(run / CHECKPOINTS, "best")
+    return None if best is None else step_of(best)
 
 
 def remove_superseded(

@@ -66,6 +66,14 @@ class ProgressLine:
             # A closed pipe or a full disk behind the stream is no reason to stop.
             self._seconds = float("inf")
 
+    def leave(self, line: str) -> None:
+        """Show a line that stays, above the one that is rewritten."""
+        if self._live is None:
+            self.write(line)
+            return
+        with contextlib.suppress(OSError):
+            self._live.console.print(line)
+
     def stop(self) -> None:
         """Release the terminal, which may be gone."""
         if self._live is not None:
@@ -180,8 +188,12 @@ class ProgressCallback(Callback):
         self._display.write(f"{self._steps_done(context)}  {_evaluating(played, episodes, steps)}")
 
     def on_evaluation(self, context: TrainContext, record: Mapping[str, Any]) -> None:
-        """Await the next one."""
+        """Tell its mean return, and await the next one."""
         self._silent_since = None
+        told = f"evaluation: return {record['return_mean']:.2f}"
+        if "return_std" in record and "episodes" in record:
+            told += f" ± {record['return_std']:.2f} over {record['episodes']} episodes"
+        self._display.leave(f"{self._steps_done(context)}  {told}")
 
     def on_train_end(self, context: TrainContext) -> None:
         """Show the figures of the last iteration and release the terminal."""
@@ -255,6 +267,7 @@ class Announced(Protocol):
     """What an announcement is of: an algorithm."""
 
     config: TrainConfig
+    global_step: int
 
     @property
     def frames_per_batch(self) -> int:
@@ -279,6 +292,8 @@ def announce(algorithm: Announced, total_timesteps: int, run_dir: Path | None = 
             f"{total_timesteps:,} steps are not a multiple of the {frames:,} "
             f"per iteration: {rounded:,} will be done"
         )
+    if algorithm.global_step:
+        lines.append(f"going on from step {algorithm.global_step:,}")
     if run_dir is not None:
         lines.append(f"run directory {run_dir}")
     shown = ProgressLine(None, 0.0)

@@ -105,6 +105,9 @@ def test_saving_never_overwrites_and_loading_tells_algorithms_apart(tmp_path: Pa
     path = algorithm.save(tmp_path / "saved")
     with pytest.raises(UserError, match="exists already"):
         algorithm.save(path)
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(UserError, match="notes"):
+        algorithm.save(tmp_path / "notes", overwrite=True)
     with pytest.raises(UserError, match="holds a 'ppo' policy, not a 'ppg' one"):
         PPG.load(path)
     with pytest.raises(UserError):
@@ -112,6 +115,37 @@ def test_saving_never_overwrites_and_loading_tells_algorithms_apart(tmp_path: Pa
     algorithm.learn(64)
     with pytest.raises(UserError, match="has begun to train"):
         algorithm.load_state_dict(algorithm.state_dict())
+
+
+def test_a_checkpoint_is_replaced_on_request(tmp_path: Path) -> None:
+    algorithm = make()
+    path = algorithm.save(tmp_path / "saved")
+    algorithm.learn(64)
+    assert algorithm.save(path, overwrite=True) == path
+    assert PPO.load(path).global_step == 64
+    assert (parameters(PPO.load(path)) == parameters(algorithm)).all()
+    algorithm.save(path, policy_only=True, overwrite=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_policy_alone_says_that_its_training_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = make().learn(64)
+    whole, alone = saved.save(tmp_path / "a"), saved.save(tmp_path / "b", policy_only=True)
+    PPO.load(whole).learn(64)
+    policy = PPO.load(alone)
+    policy.predict([0.0] * 4)
+    assert "begin anew" not in caplog.text
+    for _ in range(2):
+        policy.learn(64)
+    assert caplog.text.count("b holds a policy without training state") == 1
+
+
+def test_an_algorithm_says_what_and_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    assert repr(make().learn(64)) == "PPO('CartPole-v1', global_step=64)"
+    make(checkpoint={"interval": 64})
+    assert "checkpoint has no effect without output_dir" in caplog.text
 
 
 def test_a_warm_start_takes_the_weights_and_begins_at_zero(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ class Spoilt(gymnasium.Env[Any, Any]):
         return observation, math.inf if spoilt == "reward" else 1.0, self._steps == 8, False, {}
 
 
-gymnasium.register("Spoilt-v0", entry_point=Spoilt)
+gymnasium.register("Spoilt-v0", entry_point=f"{__name__}:Spoilt")
 
 
 @pytest.mark.parametrize("what", ["observation", "reward"])

@@ -80,18 +80,21 @@ def test_the_end_is_that_of_the_iteration_which_reaches_the_budget(
     assert [line and line[0] for line in (lines[0], lines[-1])] == shown
 
 
-@pytest.mark.parametrize(("frames", "rounded"), [(256, True), (100, False)])
+@pytest.mark.parametrize(("frames", "rounded", "step"), [(256, True, 0), (100, False, 5_000)])
 def test_what_begins_is_announced(
-    frames: int, rounded: bool, capsys: pytest.CaptureFixture[str]
+    frames: int, rounded: bool, step: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = TrainConfig(algo="ppo", env_id="X", compile=True)
-    algorithm = SimpleNamespace(config=config, frames_per_batch=frames, describe=lambda: ["first"])
+    algorithm = SimpleNamespace(
+        config=config, frames_per_batch=frames, describe=lambda: ["first"], global_step=step
+    )
     announce(algorithm, 10_000, Path("runs/one"))
     more = "10,000 steps are not a multiple of the 256 per iteration: 10,240 will be done"
     assert capsys.readouterr().err.splitlines() == [
         "first",
         "compiling in the first iteration: a minute or more",
         *([more] if rounded else []),
+        *(["going on from step 5,000"] if step else []),
         "run directory runs/one",
     ]
 
@@ -113,8 +116,7 @@ def test_on_a_terminal_the_line_is_live_and_the_terminal_is_given_back(clock: Cl
     assert "1,000 / 1,000 steps  100.0%" in text
     hidden, shown = "\x1b[?25l", "\x1b[?25h"
     assert text.count(hidden) == text.count(shown)
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    assert plain.endswith("\n")
+    assert plain(stream).endswith("\n")
 
 
 def test_a_stream_that_is_gone_does_not_stop_training(clock: Clock) -> None:
@@ -154,6 +156,11 @@ def test_a_slow_start_is_forgotten_after_a_minute(clock: Clock) -> None:
     assert rates[-1] == "100 steps/s"
 
 
+def plain(stream: io.StringIO) -> str:
+    """Return what was written, without what moves the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+
+
 def evaluate(callback: ProgressCallback, clock: Clock, seconds: float, start: int = 300) -> None:
     """Let ten episodes of ten steps each take so long."""
     context = FakeContext([callback])
@@ -161,7 +168,8 @@ def evaluate(callback: ProgressCallback, clock: Clock, seconds: float, start: in
     for step in range(1, 101):
         clock.now += seconds / 100
         callback.evaluating(context, (step - 1) // 10, 10, step)
-    callback.on_evaluation(context, {"return_mean": 1.0})
+    record = {"return_mean": 1.0, "return_std": 0.5, "episodes": 10}
+    callback.on_evaluation(context, record)
 
 
 def test_elsewhere_an_evaluation_says_ever_more_rarely_how_far_it_is(clock: Clock) -> None:
@@ -173,18 +181,19 @@ def test_elsewhere_an_evaluation_says_ever_more_rarely_how_far_it_is(clock: Cloc
         clock.now += 1.0
         context.iterate(100, 1)
     evaluate(callback, clock, 3.9)
-    assert stream.getvalue() == ""
+    ended = "300 / 1,000 steps  evaluation: return 1.00 ± 0.50 over 10 episodes"
+    assert stream.getvalue().splitlines() == [ended]
     for _ in range(2):
         evaluate(callback, clock, 100.0)
     lines = [
         f"300 / 1,000 steps  evaluating: {(step - 1) // 10} of 10 episodes, {step} steps"
         for step in (5, 13, 29, 61)  # after 4, 8, 16 and 32 seconds more
     ]
-    assert stream.getvalue().splitlines() == [*lines, *lines]
+    assert stream.getvalue().splitlines() == [ended, *lines, ended, *lines, ended]
     callback.on_train_end(context)
     # The speed is training's alone.
     last = "300 / 1,000 steps  30.0%  100 steps/s  0:07 left"
-    assert stream.getvalue().splitlines()[8:] == [last]
+    assert stream.getvalue().splitlines()[11:] == [last]
 
 
 def test_on_a_terminal_an_evaluation_is_followed_and_the_line_is_given_back(clock: Clock) -> None:
@@ -198,8 +207,10 @@ def test_on_a_terminal_an_evaluation_is_followed_and_the_line_is_given_back(cloc
     before = len(stream.getvalue())
     evaluate(callback, clock, 100.0)
     lines = re.findall(r"evaluating: (\d+) of 10 episodes, (\d+) steps", stream.getvalue()[before:])
-    assert [int(steps) for _, steps in lines] == list(range(2, 101))
+    # What stays is written above the line, which is then drawn once more.
+    assert [int(steps) for _, steps in lines] == [*range(2, 101), 100]
     assert lines[-1] == ("9", "100")
+    assert "evaluation: return 1.00 ± 0.50 over 10 episodes\n" in plain(stream)
     callback.on_train_end(context)
     shown = stream.getvalue().rindex
     assert shown("30.0%  100 steps/s") > shown("evaluating")
