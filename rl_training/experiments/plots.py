@@ -176,7 +176,8 @@ def _line(axis: Any, name: str, curves: Sequence[Curve], place: int) -> None:
         "linewidth": 1.4,
     }
     runs = len(curves)
-    axis.plot(steps, interquartile_means(values.T), label=f"{_wrapped(name)} ({runs})", **style)
+    label = f"{_wrapped(name)} ({runs} run{'' if runs == 1 else 's'})"
+    axis.plot(steps, interquartile_means(values.T), label=label, **style)
     if runs > 1:
         low, high = curve_interval(values)
         axis.fill_between(steps, low, high, color=style["color"], alpha=0.15, linewidth=0)
@@ -197,6 +198,10 @@ def shared_steps(curves: Sequence[Curve]) -> tuple[list[int], Any]:
     steps = [step for step in sorted(longest) if start <= step <= end] or [start]
     rows = [np.interp(steps, sorted(table), [table[s] for s in sorted(table)]) for table in tables]
     return steps, np.asarray(rows)
+
+
+def _few_or_how_many(presets: Mapping[str, Any]) -> str:
+    return ", ".join(presets) if len(presets) < 3 else f"{len(presets)} presets"
 
 
 def _bars(manifest: Manifest, results: Sequence[PresetResult], styles: Mapping[str, int]) -> Any:
@@ -281,7 +286,7 @@ def _profiles(scaled: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
             marker=_MARKERS[place % len(_MARKERS)],
             markevery=(place * 2, 12),
             markersize=4,
-            label=f"{algo} ({', '.join(strata)})" if len(strata) < 3 else f"{algo} ({len(strata)})",
+            label=f"{algo} ({_few_or_how_many(strata)})",
         )
         axis.fill_between(_THRESHOLDS, low, high, color=color, alpha=0.12, linewidth=0)
     axis.set_xlabel("scaled score")
