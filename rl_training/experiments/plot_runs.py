@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -11,6 +12,8 @@ from rl_training.experiments.compare import RunSummary, grouped, read_run
 from rl_training.experiments.jobs import read_lines
 from rl_training.experiments.plots import Curve, draw_curves, require_matplotlib, save
 from rl_training.runtime.files import writing_to
+
+logger = logging.getLogger(__name__)
 
 EVALUATIONS = "eval/return_mean"
 TRAINING = "train/return_mean"
@@ -40,8 +43,8 @@ def plot_runs(
         raise UserError("there is no run to plot.")
     metric = _usual_metric(found) if metric is None else metric
     panels: dict[str, dict[str, list[Curve]]] = {
-        env_id: {name: [_curve(run, metric) for run in members] for name, members in lines.items()}
-        for env_id, lines in grouped(found).items()
+        env_id: {name: [run.curve(metric) for run in members] for name, members in lines.items()}
+        for env_id, lines in grouped(_with_values(found, metric)).items()
     }
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     styles = {name: number for number, name in enumerate(names)}
@@ -54,9 +57,12 @@ def plot_runs(
 
 
 def _usual_metric(runs: Sequence[RunSummary]) -> str:
-    """Return the metric of which every run has a curve: evaluations if there are any but those at
-    the end, of a run or of one that was gone on with.
+    """Return the metric of which every run with any curve has one: evaluations if there are any but
+    those at the end, of a run or of one that was gone on with.
     """
+    runs = [run for run in runs if _steps(run, EVALUATIONS) or _steps(run, TRAINING)]
+    if not runs:
+        return TRAINING
     if all(_steps(run, EVALUATIONS) > 1 + len(_resumes(run)) for run in runs):
         return EVALUATIONS
     evaluated = all(_steps(run, EVALUATIONS) for run in runs)
@@ -73,13 +79,21 @@ def _resumes(run: RunSummary) -> Sequence[object]:
     return resumes if isinstance(resumes, list) else []
 
 
-def _curve(run: RunSummary, metric: str) -> Curve:
-    curve = run.curve(metric)
-    if curve:
-        return curve
+def _with_values(runs: Sequence[RunSummary], metric: str) -> list[RunSummary]:
+    """Return the runs that have values of a metric; the others, that failed early, are named."""
+    found = {run.path: bool(run.curve(metric)) for run in runs}
+    if not any(found.values()):
+        raise _no_values(runs[0], metric)
+    for path in (path for path, has_values in found.items() if not has_values):
+        logger.warning("%s is left out: it has no values of %r.", path, metric)
+    return [run for run in runs if found[run.path]]
+
+
+def _no_values(run: RunSummary, metric: str) -> UserError:
     known = {name for line in read_lines(run.path / "metrics.jsonl") for name in line}
     known |= {
         f"eval/{name}" for line in read_lines(run.path / "evaluations.jsonl") for name in line
     }
-    known.discard(metric)  # a name that is there, without a number
-    raise UserError(f"{run.path} has no values of {metric!r}.{nearest(metric, sorted(known))}")
+    known -= {metric, "step"}  # a name that is there, without a number
+    near = nearest(metric, sorted(known)) or f" It has: {', '.join(sorted(known))}." * bool(known)
+    return UserError(f"{run.path} has no values of {metric!r}.{near}")

@@ -25,6 +25,7 @@ CHECKPOINTS = "checkpoints"
 POLICY = "policy"
 Link = Literal["latest", "best"]
 
+_OF_A_CHECKPOINT = (MANIFEST, "config.json", "state.json", POLICY)
 _NAME = re.compile(r"step_(\d{12,})(?:_(\d+))?")
 _TEMPORARY = ".tmp-"
 _TRASH = ".trash-"
@@ -221,7 +222,7 @@ def resolve_checkpoint(run_or_checkpoint: str | os.PathLike[str], *, best: bool 
     if checkpoints is None:
         if (path / "metadata.json").is_file() and not (path / MANIFEST).exists():
             raise CheckpointError(f"the run {path} has written no checkpoint yet.")
-        _require_no_folder_of_runs(path)
+        _require_files_of_a_checkpoint(path)
         if best:
             raise CheckpointError(
                 f"{path} is one checkpoint; the best one is asked for of a run: leave out --best "
@@ -239,16 +240,17 @@ def is_one_checkpoint(run_or_checkpoint: str | os.PathLike[str]) -> bool:
     return _checkpoints_of(Path(run_or_checkpoint)) is None
 
 
-def _require_no_folder_of_runs(path: Path) -> None:
-    if (path / MANIFEST).exists():
+def _require_files_of_a_checkpoint(path: Path) -> None:
+    if any((path / name).exists() for name in _OF_A_CHECKPOINT):
         return
-    runs = sorted(each.parent.name for each in path.glob("*/metadata.json"))
-    if runs:
-        more = ", ..." if len(runs) > 3 else ""
-        raise CheckpointError(
-            f"{path} is no run, it holds {len(runs)}: give one of them, such as "
-            f"{', '.join(str(path / name) for name in runs[:3])}{more}"
-        )
+    runs = sorted(each.parent for each in path.glob("*/metadata.json"))
+    if not runs:
+        raise CheckpointError(f"{path} is neither a run directory nor one of a run's checkpoints.")
+    more = ", ..." if len(runs) > 3 else ""
+    raise CheckpointError(
+        f"{path} is no run, it holds {len(runs)}: give one of them, such as "
+        f"{', '.join(map(str, runs[:3]))}{more}"
+    )
 
 
 def run_of(path: Path) -> Path:

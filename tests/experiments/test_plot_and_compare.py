@@ -130,6 +130,21 @@ def test_plot_draws_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Did you mean 'train/return_mean'?" in capsys.readouterr().err
 
 
+def test_a_run_without_values_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    paths = [write_run(tmp_path / f"a{seed}", seed=seed) for seed in (1, 2)]
+    Path(paths[0], "metrics.jsonl").unlink()
+    output = tmp_path / "curves.png"
+    assert main(["plot", *paths, "--output", str(output)]) == 0
+    assert f"{paths[0]} is left out: it has no values of 'train/return_mean'" in caplog.text
+    assert output.exists()
+    assert main(["plot", paths[0]]) == 2
+    assert main(["plot", paths[1], "--metric", "nothing like it"]) == 2
+    assert capsys.readouterr().err.endswith(" It has: train/return_mean.\n")
+
+
 @pytest.mark.parametrize(
     ("evaluated", "resumes", "drawn"),
     [

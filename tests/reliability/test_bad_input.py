@@ -96,7 +96,7 @@ def test_an_impossible_config_is_refused(
         (["resume", "no/such/run"], "no/such/run"),
         (["eval", "a" * 5000], "there is no run or checkpoint aaa"),
         (["resume", ""], "there is no run or checkpoint "),
-        (["eval", "."], "."),
+        (["eval", "."], ". is neither a run directory nor one of a run's checkpoints"),
         (["resume", "."], "."),
     ],
     ids=str,
