@@ -112,6 +112,7 @@ class TrainingLoop:
         self._progress = progress
         self._save_first = save_first
         self._record = LoopRecord()
+        self._told_of_false: set[str] = set()
         self._wants_checkpoint = self._wants_best = False
         self._saved_at: int | None = None
         self._checkpoint: Path | None = None
@@ -271,10 +272,21 @@ class TrainingLoop:
             if not self._done and signals.received is None:
                 self._checkpoint_if_wanted()
 
-    def _unless_interrupted(self, action: Callable[..., Any], *arguments: Any) -> None:
+    def _unless_interrupted(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """Call what may evaluate; where a signal ended that, a resumed run evaluates first."""
         with contextlib.suppress(evaluation.EvaluationInterruptedError):
-            action(*arguments)
+            return action(*arguments)
+
+    def _tell_of_false(self, callback: Callback) -> None:
+        """Say once that training goes on: of other libraries' callbacks, False ends it."""
+        name = type(callback).__name__
+        if name not in self._told_of_false:
+            self._told_of_false.add(name)
+            logger.warning(
+                "%s.on_iteration returned False, and training goes on: context.stop(reason) ends "
+                "it.",
+                name,
+            )
 
     def _iteration(self, batches: Iterator[TensorDictBase]) -> None:
         start = time.perf_counter()
@@ -295,7 +307,8 @@ class TrainingLoop:
         }
         self._log()
         for callback in self.callbacks:
-            self._unless_interrupted(callback.on_iteration, self, self.metrics)
+            if self._unless_interrupted(callback.on_iteration, self, self.metrics) is False:
+                self._tell_of_false(callback)
 
     def _log(self) -> None:
         interval = self.algorithm.config.tracking.log_interval

@@ -225,6 +225,12 @@ def _planned_as(job: Job, config: TrainConfig, episodes: int) -> bool:
 def _require_same(job: Job, config: TrainConfig, episodes: int) -> None:
     was_run = job.planned and (job.directory / "state.json").exists()
     if was_run and not _planned_as(job, config, episodes):
+        there = read_json(job.directory / "job.json") or {}
+        if there.get("episodes") != episodes and _planned_as(job, config, there.get("episodes", 0)):
+            raise UserError(
+                f"{job.directory} is scored by {there['episodes']} episodes, and the manifest says "
+                f"{episodes}: set it back, or take another --output-dir."
+            )
         raise UserError(
             f"{job.directory} was run with another configuration than {job.preset} has now: "
             "delete it, or take another --output-dir."

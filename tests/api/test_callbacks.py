@@ -141,3 +141,12 @@ def test_a_user_s_callbacks_may_be_the_library_s() -> None:
     algorithm = make(env=Identity, interval=64, episodes=2)
     algorithm.learn(640, callbacks=[StopOnReturn(threshold=0.0)])
     assert algorithm.global_step == 64
+
+
+def test_false_is_said_to_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Finished(Callback):
+        def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> Any:
+            return False
+
+    assert make().learn(192, callbacks=[Finished()]).global_step == 192
+    assert caplog.text.count("Finished.on_iteration returned False, and training goes on") == 1

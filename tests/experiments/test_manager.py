@@ -263,6 +263,14 @@ def written_before_a_field(job: Job, field: str) -> None:
     (job.directory / "job.json").write_text(json.dumps(planned), encoding="utf-8")
 
 
+def test_another_number_of_episodes_is_named(tmp_path: Path) -> None:
+    [job, _] = ready(tmp_path)
+    job.write_state(status="running", attempts=1)
+    episodes = next(line for line in MANIFEST.splitlines() if line.startswith("episodes:"))
+    with pytest.raises(UserError, match="is scored by 3 episodes, and the manifest says 4"):
+        ready(tmp_path, MANIFEST.replace(episodes, "episodes: 4"))
+
+
 def test_a_folder_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     [job, other] = ready(tmp_path)
     before = (job.directory / "job.json").read_text("utf-8")
