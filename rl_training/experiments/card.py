@@ -12,7 +12,7 @@ from rl_training.config.yaml_text import format_yaml
 from rl_training.experiments.compare import RunSummary, is_score, read_run
 from rl_training.experiments.document import Table, markdown_table
 from rl_training.experiments.jobs import read_lines
-from rl_training.runtime.checkpoint_directory import read_link, step_of
+from rl_training.runtime.checkpoint_directory import best_step
 from rl_training.runtime.files import read_json, replace_durable, writing_to
 
 
@@ -117,11 +117,11 @@ def _best_evaluation(run: RunSummary) -> dict[str, Any] | None:
     """Return the evaluation that chose the best checkpoint; None: there is none, or it is the end's
     own.
     """
-    link = read_link(run.path / "checkpoints", "best")
-    if link is None:
+    step = best_step(run.path)
+    if step is None:
         return None
     for line in read_lines(run.path / "evaluations.jsonl"):
-        if line["step"] == step_of(link) and is_score(line):
+        if line["step"] == step and is_score(line):
             return line if line["step"] != run.result.get("global_step") else None
     return None
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.evaluation import interquartile_mean, interquartile_weights
+from rl_training.data.return_statistics import interquartile_mean, interquartile_weights
 
 RESAMPLES = 2000
 Scores = NDArray[np.float64]

@@ -14,6 +14,7 @@ import pytest
 from rl_training import (
     evaluation,
 )
+from rl_training.data.return_statistics import interquartile_mean, statistics
 from rl_training.envs import episode_seed
 from rl_training.errors import UserError
 from rl_training.runtime.progress import ProgressCallback
@@ -80,40 +81,40 @@ def test_evaluation_reports_raw_rewards_and_leaves_the_statistics() -> None:
 
 
 def test_statistics_by_hand() -> None:
-    found = evaluation.statistics([4.0, 1.0, 2.0, 9.0], [1, 2, 3, 6])
+    found = statistics([4.0, 1.0, 2.0, 9.0], [1, 2, 3, 6])
     assert found["return_mean"] == 4.0
     assert found["return_std"] == pytest.approx(np.sqrt((0 + 9 + 4 + 25) / 4))
     assert found["return_iqm"] == 3.0  # of 2 and 4
     assert found["length_mean"] == 3.0
     assert found["episodes"] == 4
-    alone = evaluation.statistics([7.0], [3])
+    alone = statistics([7.0], [3])
     assert alone["return_iqm"] == alone["return_mean"] == 7.0
     assert alone["return_ci95"] == [7.0, 7.0]
 
 
 def test_the_interquartile_mean_counts_border_values_in_part() -> None:
     # Of six values a quarter is 1.5: the second and the fifth count half.
-    found = evaluation.interquartile_mean([10.0, 60.0, 20.0, 50.0, 30.0, 40.0])
+    found = interquartile_mean([10.0, 60.0, 20.0, 50.0, 30.0, 40.0])
     assert found == pytest.approx((0.5 * 20 + 30 + 40 + 0.5 * 50) / 3)
-    assert evaluation.interquartile_mean([1.0, 2.0, 3.0]) == pytest.approx(2.0)
-    assert evaluation.interquartile_mean([1.0, 3.0]) == 2.0
+    assert interquartile_mean([1.0, 2.0, 3.0]) == pytest.approx(2.0)
+    assert interquartile_mean([1.0, 3.0]) == 2.0
 
 
 @pytest.mark.parametrize("count", [4, 8, 20, 100])
 def test_the_interquartile_mean_is_scipy_s_trimmed_mean(count: int) -> None:
     stats = pytest.importorskip("scipy.stats", reason="compares with SciPy")
     values = np.random.default_rng(count).normal(size=count)
-    assert evaluation.interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25))
+    assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25))
 
 
 def test_the_interval_is_the_one_of_the_mean() -> None:
     values = np.random.default_rng(0).normal(100.0, 10.0, 400)
-    low, high = evaluation.statistics(values.tolist(), [1] * 400)["return_ci95"]
+    low, high = statistics(values.tolist(), [1] * 400)["return_ci95"]
     # The normal approximation: mean ± 1.96 s / sqrt(n), here ± 0.98.
     half = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - half, abs=0.1)
     assert high == pytest.approx(values.mean() + half, abs=0.1)
-    assert [low, high] == evaluation.statistics(values.tolist(), [1] * 400)["return_ci95"]
+    assert [low, high] == statistics(values.tolist(), [1] * 400)["return_ci95"]
 
 
 class Endless(gymnasium.Env[Any, Any]):

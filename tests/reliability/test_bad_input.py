@@ -202,6 +202,13 @@ def test_a_run_that_another_process_trains_is_left_alone(
         assert content(run) == before
 
 
+def interrupted_run(tmp_path: Path, reference: Reference) -> Path:
+    """Return a copy of a run without its last checkpoint."""
+    run = shutil.copytree(reference("ppo_cartpole"), tmp_path / "run")
+    shutil.rmtree(checkpoints(run)[-1])
+    return run
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -214,8 +221,7 @@ def test_a_run_that_another_process_trains_is_left_alone(
 def test_a_run_with_a_spoilt_file_can_still_be_gone_on_with(
     tmp_path: Path, reference: Reference, name: str, text: str
 ) -> None:
-    run = shutil.copytree(reference("ppo_cartpole"), tmp_path / "run")
-    shutil.rmtree(checkpoints(run)[-1])
+    run = interrupted_run(tmp_path, reference)
     (run / name).write_text(text, encoding="utf-8")
     assert cli.main(["resume", str(run)]) == 0
     ended = json.loads((run / "result.json").read_text(encoding="utf-8"))["digest"]
@@ -233,8 +239,7 @@ def pipe_in_place_of(path: Path) -> None:
 def test_a_pipe_in_place_of_a_small_file_is_as_if_it_were_missing(
     tmp_path: Path, reference: Reference, name: str
 ) -> None:
-    run = shutil.copytree(reference("ppo_cartpole"), tmp_path / "run")
-    shutil.rmtree(checkpoints(run)[-1])
+    run = interrupted_run(tmp_path, reference)
     pipe_in_place_of(run / name)
     done = execute("resume", run)
     assert done.returncode == 0, done.stderr
@@ -245,8 +250,7 @@ def test_a_pipe_in_place_of_a_small_file_is_as_if_it_were_missing(
 def test_a_pipe_in_place_of_a_log_is_refused(
     tmp_path: Path, reference: Reference, name: str
 ) -> None:
-    run = shutil.copytree(reference("ppo_cartpole"), tmp_path / "run")
-    shutil.rmtree(checkpoints(run)[-1])
+    run = interrupted_run(tmp_path, reference)
     pipe_in_place_of(run / name)
     done = execute("resume", run)
     assert done.returncode == 2
