@@ -18,7 +18,7 @@ from rl_training.envs.hybrid import require_continuous
 from rl_training.envs.masks import mask_columns
 from rl_training.models.actor_critic import ActorCritic, Architecture
 from rl_training.models.build import build_actor_critic
-from rl_training.models.rollout_policy import RolloutPolicy
+from rl_training.models.rollout_policy import FEATURES, RolloutPolicy
 from rl_training.models.tensordict_modules import policy_module
 from rl_training.optim import FlatAdam, FlatParameters, GradientStep, LossFunction
 
@@ -107,11 +107,13 @@ class OnPolicyAlgorithm(Algorithm):
     @torch.no_grad()
     def after_collection(self, batch: TensorDictBase) -> None:
         """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, of the collecting
-        parameters.
+        parameters, and take ``features`` out.
         """
-        observation, action = batch.get("observation"), batch.get("action")
+        features = batch.pop(FEATURES, None)
         log_probability, _, value = self.model.evaluate_actions(
-            observation.to(self.device), action.to(self.device)
+            batch.get("observation").to(self.device),
+            batch.get("action").to(self.device),
+            features=None if features is None else features.to(self.device),
         )
         batch.set("action_log_prob", log_probability.cpu())
         batch.set("state_value", value.unsqueeze(-1).cpu())

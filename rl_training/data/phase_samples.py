@@ -69,9 +69,12 @@ class PhaseSamples:
 
 def samples_of(data: Mapping[str, Tensor], indices: Tensor) -> Part:
     """Return the samples ``[B, ...]`` of what `PhaseData.joined` gave."""
-    samples = {k: v[indices] for k, v in data.items() if k not in ("frames", "places")}
+    plain = {k: v for k, v in data.items() if k not in ("frames", "places")}
+    samples = {k: v.index_select(0, indices) for k, v in plain.items()}
     if "frames" in data:
-        samples["observation"] = data["frames"][data["places"][indices]].flatten(1, 2)
+        frames, places = data["frames"], data["places"].index_select(0, indices)
+        images = frames.index_select(0, places.flatten())
+        samples["observation"] = images.unflatten(0, places.shape).flatten(1, 2)
     return samples
 
 

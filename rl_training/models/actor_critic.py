@@ -157,12 +157,18 @@ class ActorCritic(nn.Module):
         return action, log_probability, self._value(observation, features)
 
     def evaluate_actions(
-        self, observation: Tensor, action: Tensor
+        self, observation: Tensor, action: Tensor, *, features: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probability, entropy and value, each ``[*batch]``, of stored actions."""
-        parameters, value = self(observation)
-        log_probability, entropy = self.action_head.evaluate(parameters, action)
-        return log_probability, entropy, value
+        """Return log-probability, entropy and value, each ``[*batch]``, of stored actions.
+
+        Args:
+            observation: ``[*batch, *shape]``.
+            action: ``[*batch, *action]``.
+            features: what the encoder made of the observations, ``[*batch, F]``, if known.
+        """
+        features = self.encoder(observation) if features is None else features
+        log_probability, entropy = self.action_head.evaluate(self.action_head(features), action)
+        return log_probability, entropy, self._value(observation, features)
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Return what the policy loss trains: the encoder and the action head."""

@@ -52,7 +52,7 @@ class RecurrentRolloutPolicy(RolloutPolicy):
         super().__init__(model, generator=generator)
         keys = (MEMORY, *model.carried_sizes)
         self.in_keys = ["observation", *keys]
-        self.out_keys: list[Any] = ["action", *(("next", key) for key in keys)]
+        self.out_keys = ["action", *(("next", key) for key in keys)]
         self._weights: Any = None
 
     @torch.no_grad()

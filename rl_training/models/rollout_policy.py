@@ -5,17 +5,22 @@ rollout.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.models.actor_critic import ActorCritic
 
+FEATURES = "features"
+_COSTLY = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 
 class RolloutPolicy(TensorDictModuleBase):
-    """Reads ``observation``, writes ``action``.
+    """Reads ``observation``, writes ``action``, and ``features`` where the encoder has convolutions:
+    what they made of the observations is kept, not computed twice.
 
     Log-probabilities and values are left to one forward over the whole batch after the rollout, by
     the same parameters: TorchRL's `ProbabilisticActor` computes them at every step, at four times
@@ -24,8 +29,9 @@ class RolloutPolicy(TensorDictModuleBase):
 
     def __init__(self, model: ActorCritic, *, generator: torch.Generator) -> None:
         super().__init__()
+        self._keeps_features = any(isinstance(part, _COSTLY) for part in model.encoder.modules())
         self.in_keys = ["observation"]
-        self.out_keys = ["action"]
+        self.out_keys: list[Any] = ["action", *([FEATURES] if self._keeps_features else [])]
         self.model = model
         self._encoder = model.encoder.forward
         self._sample = model.action_head.sample
@@ -40,5 +46,7 @@ class RolloutPolicy(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the sampled actions ``[N, *action]`` for observations ``[N, *shape]``."""
         features = self._encoder(tensordict.get("observation"))
+        if self._keeps_features:
+            tensordict.set(FEATURES, features)
         tensordict.set("action", self._sample(features, next(self._noise)))
         return tensordict

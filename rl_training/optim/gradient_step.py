@@ -69,6 +69,7 @@ class GradientStep:
             batch: tensors ``[M, ...]`` and 0-dim coefficients, which are passed on as they are.
             indices: int64 ``[B]``.
         """
+        indices = indices.to(self.optimizer.flat.device)
         if self.max_kl is None:
             return self._step(dict(batch), indices)
         gradient, metrics = self._compute(dict(batch), indices)
@@ -107,7 +108,11 @@ class GradientStep:
         return gradient, metrics
 
     def _piece(self, batch: dict[str, Tensor], indices: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        minibatch = {key: value[indices] if value.ndim else value for key, value in batch.items()}
+        # Whole rows are copied; `value[indices]` would go from number to number.
+        minibatch = {
+            key: value.index_select(0, indices) if value.ndim else value
+            for key, value in batch.items()
+        }
         loss, metrics = self._loss(minibatch)
         return flat_gradient(loss, self.optimizer.parameters), metrics
 

@@ -74,7 +74,7 @@ def test_the_impala_network_has_the_authors_first_weights_in_the_heads_too(
         assert torch.allclose(layer.weight.norm(dim=1), fixed) == (norm is not None)
         assert layer.bias.any() == (norm is None)
     orthogonal = MLPPPGModel.for_spaces(images, Discrete(15), encoder=encoder)
-    assert math.isclose(float(orthogonal.value_head.weight.norm()), 1.0, rel_tol=1e-5)
+    assert math.isclose(float(orthogonal.value_head.weight.detach().norm()), 1.0, rel_tol=1e-5)
 
 
 def test_which_memory_layout_is_the_default() -> None:
@@ -157,6 +157,22 @@ def test_without_gradients_many_images_are_encoded_in_pieces() -> None:
         pieces = encoder(observation)
     assert Counted.counts == [2050, 1024, 1024, 2]
     torch.testing.assert_close(pieces, whole)
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 35])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_every_byte_is_scaled_once(count: int, channels_last: bool) -> None:
+    class Seen(NatureCNN):
+        def encode(self, images: torch.Tensor) -> torch.Tensor:
+            self.images = images
+            return super().encode(images)
+
+    encoder = Seen(observation_shape=(4, 36, 44), channels_last=channels_last)
+    observation = images(count, 4, 36, 44)
+    encoder(observation)
+    assert torch.equal(encoder.images, observation.float() * (1 / 255))
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert encoder.images.is_contiguous(memory_format=layout)
 
 
 def test_orthogonal_weights_of_gain_root_two() -> None:

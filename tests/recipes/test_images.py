@@ -94,6 +94,19 @@ def test_observations_are_bytes_up_to_the_encoder() -> None:
     assert agent.advantages(batch)["observation"].dtype == torch.uint8
 
 
+@pytest.mark.parametrize(("name", "shared"), [("ppo", True), ("ppo", False), ("ppg", True)])
+def test_images_are_encoded_once_while_collecting(name: str, shared: bool) -> None:
+    agent = make(name, **({"shared_trunk": shared} if name == "ppo" else {}))
+    counts: list[int] = []
+    agent.model.encoder.register_forward_hook(lambda _, given, __: counts.append(len(given[0])))
+    batch = next(iter(agent.collector()))
+    assert sum(counts) == len(counts) * batch.shape[0] <= batch.numel()
+    assert "features" not in batch.keys()  # noqa: SIM118  a TensorDict is no dict
+    log_probability, _, value = agent.model.evaluate_actions(batch["observation"], batch["action"])
+    torch.testing.assert_close(batch["action_log_prob"], log_probability)
+    torch.testing.assert_close(batch["state_value"].squeeze(-1), value)
+
+
 class Painting(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
