@@ -118,10 +118,10 @@ class ImageEncoder(nn.Module):
             return self.encode(self._scaled(images, torch.bfloat16)).float()
 
     def _scaled(self, images: Tensor, dtype: torch.dtype) -> Tensor:
-        last = self.memory_format == torch.channels_last
-        if last and self.channels_first and images.dtype == torch.uint8:
-            if images.device.type == "cpu" and not torch.compiler.is_compiling():
-                return _turned(images, dtype, self.scale)
+        turns = self.channels_first and self.memory_format == torch.channels_last
+        on_cpu = images.device.type == "cpu" and not torch.compiler.is_compiling()
+        if turns and on_cpu and images.dtype == torch.uint8:
+            return _turned(images, dtype, self.scale)
         # In one pass: the dtype's own conversion first would touch the memory twice.
         converted = images.to(dtype, memory_format=self.memory_format)
         return converted if self.scale == 1.0 else converted.mul_(self.scale)

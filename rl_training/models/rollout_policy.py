@@ -19,8 +19,8 @@ _COSTLY = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class RolloutPolicy(TensorDictModuleBase):
-    """Reads ``observation``, writes ``action``, and ``features`` where the encoder has convolutions:
-    what they made of the observations is kept, not computed twice.
+    """Reads ``observation``, writes ``action``, and where the encoder has convolutions ``features``,
+    what they made of the observation: it is not computed again after the rollout.
 
     Log-probabilities and values are left to one forward over the whole batch after the rollout, by
     the same parameters: TorchRL's `ProbabilisticActor` computes them at every step, at four times
