@@ -72,7 +72,8 @@ class RecurrentPPOLoss(ClippedTerms, nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("clip_epsilon", torch.tensor(float(clip_epsilon)))
+        device = model.value_head.weight.device
+        self.register_buffer("clip_epsilon", torch.tensor(float(clip_epsilon), device=device))
         self.normalize_advantage = normalize_advantage
         self._entropy_coefficient = float(entropy_coefficient)
         self._value_coefficient = float(value_coefficient)

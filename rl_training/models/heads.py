@@ -37,14 +37,17 @@ class ActionHead(nn.Module, ABC):
 
     @abstractmethod
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tensor]:
-        """Return the noise of ``steps`` steps of ``num_envs`` environments, one entry a step.
+        """Return the noise of ``steps`` steps of ``num_envs`` environments, one entry a step, where
+        ``generator`` draws: on the CPU, wherever the parameters are.
 
         Drawing it once per rollout costs a quarter of drawing it at every step.
         """
 
     @abstractmethod
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Return an action ``[N, *action]`` for features ``[N, F]`` and one step's noise."""
+        """Return an action ``[N, *action]`` for features ``[N, F]`` and one step's noise, on one
+        device.
+        """
 
     @abstractmethod
     def draw(self, parameters: Parameters, generator: torch.Generator | None) -> Tensor:
@@ -90,6 +93,14 @@ class ActionHead(nn.Module, ABC):
         """Restore ``exploration_state()``."""
 
 
+def room_for_noise(parameter: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return an uninitialised tensor like ``parameter`` where ``generator`` can fill it: on its own
+    device, or None's, the CPU. So one seed draws the same on every device.
+    """
+    place = "cpu" if generator is None else generator.device
+    return torch.empty_like(parameter, device=place)
+
+
 class CategoricalHead(ActionHead):
     """One discrete action of ``num_actions``; actions are int64 ``[*batch]``, numbered from 0."""
 
@@ -116,8 +127,9 @@ class CategoricalHead(ActionHead):
 
     def draw(self, parameters: Parameters, generator: torch.Generator | None) -> Tensor:
         """Return sampled actions ``[*batch]``."""
-        noise = torch.empty_like(parameters[0]).exponential_(generator=generator)
-        return (parameters[0] - noise.log_()).argmax(-1)
+        logits = parameters[0]
+        noise = room_for_noise(logits, generator).exponential_(generator=generator).log_()
+        return (logits - noise.to(logits.device)).argmax(-1)
 
     def mode(self, parameters: Parameters) -> Tensor:
         """Return the actions of highest probability ``[*batch]``."""
@@ -179,7 +191,7 @@ class GaussianHead(ActionHead):
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tensor]:
         """Return Gaussian noise of the policy's current standard deviation, ``[N, A]`` a step."""
         noise = torch.randn(steps, num_envs, self.num_actions, generator=generator)
-        return list((noise * self.log_std.detach().exp()).unbind(0))
+        return list((noise * self.log_std.detach().exp().cpu()).unbind(0))
 
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
         """Return sampled actions ``[N, *action_shape]``."""
@@ -189,8 +201,8 @@ class GaussianHead(ActionHead):
     def draw(self, parameters: Parameters, generator: torch.Generator | None) -> Tensor:
         """Return sampled actions ``[*batch, *action_shape]``."""
         mean, log_std = parameters
-        noise = torch.empty_like(mean).normal_(generator=generator)
-        return self._shaped(mean + log_std.exp() * noise)
+        noise = room_for_noise(mean, generator).normal_(generator=generator)
+        return self._shaped(mean + log_std.exp() * noise.to(mean.device))
 
     def mode(self, parameters: Parameters) -> Tensor:
         """Return the means ``[*batch, *action_shape]``."""
@@ -265,7 +277,7 @@ class StateDependentNoiseHead(GaussianHead):
 
     def draw_noise(self, steps: int, num_envs: int, generator: torch.Generator) -> list[Tensor]:
         """Return an exploration matrix ``[N, F, A]`` a step, the same until it is resampled."""
-        std = self.log_std.detach().exp()
+        std = self.log_std.detach().exp().cpu()
         if self.resample_interval < 0:
             self._matrix = None
         matrices = []

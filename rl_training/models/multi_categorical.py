@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent
 from torch.nn import functional
 
-from rl_training.models.heads import ActionHead, Parameters
+from rl_training.models.heads import ActionHead, Parameters, room_for_noise
 
 IMPOSSIBLE = -1e30
 """The logit of a choice that is not there: its probability is exactly zero, and unlike minus
@@ -103,8 +103,9 @@ class MultiCategoricalHead(ActionHead):
 
     def draw(self, parameters: Parameters, generator: torch.Generator | None) -> Tensor:
         """Return sampled actions ``[*batch, *action_shape]``."""
-        noise = torch.empty_like(parameters[0]).exponential_(generator=generator)
-        return self.mode((parameters[0] - noise.log_(),))
+        logits = parameters[0]
+        noise = room_for_noise(logits, generator).exponential_(generator=generator).log_()
+        return self.mode((logits - noise.to(logits.device),))
 
     def mode(self, parameters: Parameters) -> Tensor:
         """Return the actions of highest probability ``[*batch, *action_shape]``."""

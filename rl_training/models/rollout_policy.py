@@ -19,8 +19,10 @@ _COSTLY = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class RolloutPolicy(TensorDictModuleBase):
-    """Reads ``observation``, writes ``action``, and where the encoder has convolutions ``features``,
-    what they made of the observation: it is not computed again after the rollout.
+    """Reads ``observation``, writes ``action`` and, where the encoder has convolutions,
+    ``features``: what they made of the observation is not computed again after the rollout.
+
+    All of that is on the CPU; it computes where the model is.
 
     Log-probabilities and values are left to one forward over the whole batch after the rollout, by
     the same parameters: TorchRL's `ProbabilisticActor` computes them at every step, at four times
@@ -36,17 +38,29 @@ class RolloutPolicy(TensorDictModuleBase):
         self._encoder = model.encoder.forward
         self._sample = model.action_head.sample
         self._generator = generator
+        self._device = torch.device("cpu")
         self._noise: Iterator[Tensor] = iter(())
 
     @torch.no_grad()
     def begin_rollout(self, num_steps: int, num_envs: int) -> None:
         """Draw the noise of the next ``num_steps`` steps of ``num_envs`` environments."""
-        self._noise = iter(self.model.action_head.draw_noise(num_steps, num_envs, self._generator))
+        self._device = next(self.model.parameters()).device
+        noise = self.model.action_head.draw_noise(num_steps, num_envs, self._generator)
+        self._noise = iter(_moved(noise, self._device))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the sampled actions ``[N, *action]`` for observations ``[N, *shape]``."""
-        features = self._encoder(tensordict.get("observation"))
+        features = self._encoder(tensordict.get("observation").to(self._device))
         if self._keeps_features:
-            tensordict.set(FEATURES, features)
-        tensordict.set("action", self._sample(features, next(self._noise)))
+            tensordict.set(FEATURES, features.cpu())
+        tensordict.set("action", self._sample(features, next(self._noise)).cpu())
         return tensordict
+
+
+def _moved(noise: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Return every step's noise on ``device``, by one copy; steps that share theirs still do."""
+    if device.type == "cpu":
+        return noise
+    own = {id(each): each for each in noise}
+    moved = dict(zip(own, torch.stack(list(own.values())).to(device).unbind(0), strict=True))
+    return [moved[id(each)] for each in noise]

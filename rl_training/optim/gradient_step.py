@@ -67,7 +67,7 @@ class GradientStep:
 
         Args:
             batch: tensors ``[M, ...]`` and 0-dim coefficients, which are passed on as they are.
-            indices: int64 ``[B]``.
+            indices: int64 ``[B]``, of any device.
         """
         indices = indices.to(self.optimizer.flat.device)
         if self.max_kl is None:
