@@ -309,12 +309,13 @@ class Algorithm(AlgorithmCore):
         *,
         env: Any = None,
         networks: Networks | None = None,
+        device: str | None = None,
     ) -> Self:
         """Return an algorithm with the parameters and spaces of a ``policy_state()``, without
-        making environments.
+        making environments; on another ``device`` than the config's, if given.
         """
         self = cls.__new__(cls)
-        self._setup(config, env, networks)
+        self._setup(config, env, networks, device)
         with fitting("the policy cannot be used"):
             observation_space = space_from_dict(policy["observation_space"])
             action_space = space_from_dict(policy["action_space"])

@@ -88,11 +88,13 @@ class AlgorithmCore(AlgorithmHooks):
         self.normalizer = environment.normalizer or self.normalizer
         self._make(environment.raw_observation_space, environment.single_action_space)
 
-    def _setup(self, config: TrainConfig, env: Any, networks: Networks | None) -> None:
+    def _setup(
+        self, config: TrainConfig, env: Any, networks: Networks | None, device: str | None = None
+    ) -> None:
         self.config = dataclasses.replace(config, env_id=env) if isinstance(env, str) else config
         require_masks_taken(self.name, config.env.action_masks)
         self.networks = networks
-        self.device = resolve_device(config.device)
+        self.device = resolve_device(device or config.device)
         self.global_step = 0
         self.updates = 0
         self.schedule_horizon: int | None = None

@@ -32,6 +32,7 @@ from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint_directory import run_of
+from rl_training.runtime.devices import device_here
 from rl_training.runtime.progress import EvaluationProgress
 from rl_training.runtime.resume_change import ResumeChange, read_resume_change
 from rl_training.runtime.run import Run
@@ -246,10 +247,23 @@ def _nothing_to_do(run: Run, loaded: checkpoints.LoadedCheckpoint) -> TrainResul
 
 @names_keywords
 def load_algorithm(
-    path: str | Path, *, best: bool = False, env: Any = None, trust_modules: bool = False
+    path: str | Path,
+    *,
+    best: bool = False,
+    env: Any = None,
+    trust_modules: bool = False,
+    device: str | None = None,
 ) -> tuple[Algorithm, Path]:
     """Return the algorithm whose policy a run, a checkpoint or a policy directory holds, and where
     it was found.
+
+    Args:
+        path: a run (its latest checkpoint), a checkpoint or a policy directory.
+        best: of a run, the checkpoint with the best evaluation.
+        env: another environment than the one trained on.
+        trust_modules: import the code that its config names ("module:Class"), without its having
+            been imported before.
+        device: of its networks; None: the one trained on, or the CPU where there is no such one.
 
     Raises:
         UserError: none is there, or it is damaged.
@@ -258,7 +272,9 @@ def load_algorithm(
     policy = checkpoints.load_policy(directory)
     config = config_from_dict(policy.config, source=str(directory))
     require_trusted_modules(config, trust=trust_modules, env=env)
-    return algorithm_class(config.algo).restore(config, policy.state, env=env), directory
+    device = device_here(config.device) if device is None else device
+    algorithm = algorithm_class(config.algo).restore(config, policy.state, env=env, device=device)
+    return algorithm, directory
 
 
 @names_keywords
@@ -274,6 +290,7 @@ def evaluate_checkpoint(
     video: int = 0,
     env: Any = None,
     trust_modules: bool = False,
+    device: str | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Play episodes with a saved policy; see `rl_training.evaluation.evaluate` for the keys.
@@ -292,12 +309,15 @@ def evaluate_checkpoint(
         env: another environment than the one trained on.
         trust_modules: import the code that its config names ("module:Class"), without its having
             been imported before.
+        device: as for `load_algorithm`.
         progress: show how far it is.
 
     Raises:
         UserError: no policy is there, it is damaged, or the environment cannot be drawn.
     """
-    algorithm, directory = load_algorithm(path, best=best, env=env, trust_modules=trust_modules)
+    algorithm, directory = load_algorithm(
+        path, best=best, env=env, trust_modules=trust_modules, device=device
+    )
     videos = _video_directory(directory)
     # Absolute: an environment may change the working directory.
     request = VideoRequest(videos.absolute(), video) if video else None
@@ -334,8 +354,9 @@ def predict_checkpoint(
     deterministic: bool = True,
     trust_modules: bool = False,
     action_masks: Any = None,
+    device: str | None = None,
 ) -> Any:
     """Return a saved policy's actions for raw observations, of a policy with memory the first."""
-    algorithm, _ = load_algorithm(path, best=best, trust_modules=trust_modules)
+    algorithm, _ = load_algorithm(path, best=best, trust_modules=trust_modules, device=device)
     given = {"action_masks": action_masks, "deterministic": deterministic}
     return algorithm.predict(observation, **given)[0]

@@ -32,6 +32,8 @@ class EvaluateArguments:
     """Show the environment in a window."""
     video: int = 0
     """Record this many episodes as MP4."""
+    device: str | None = None
+    """Of the networks: cpu, cuda; by default the run's, or the CPU where there is no such one."""
     json: bool = False
     """Print one JSON object and nothing else."""
     trust_modules: bool = False

@@ -311,6 +311,7 @@ def _evaluate(arguments: list[str]) -> int:
         max_episode_steps=given.max_episode_steps,
         render=given.render,
         video=given.video,
+        device=given.device,
         trust_modules=given.trust_modules,
         progress=True,
     )

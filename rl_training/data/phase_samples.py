@@ -74,7 +74,7 @@ def samples_of(data: Mapping[str, Tensor], indices: Tensor) -> Part:
     if "frames" in data:
         frames, places = data["frames"], data["places"].index_select(0, indices)
         images = frames.index_select(0, places.flatten())
-        samples["observation"] = images.unflatten(0, places.shape).flatten(1, 2)
+        samples["observation"] = images.view(len(places), -1, *frames.shape[2:])
     return samples
 
 

@@ -73,7 +73,7 @@ def export_policy(
         with _writing(target):
             checkpoints.save_policy(target, step=step, policy=policy.state, config=policy.config)
         return target
-    algorithm, _ = load_algorithm(Path(path), best=best, trust_modules=trust_modules)
+    algorithm, _ = load_algorithm(Path(path), best=best, trust_modules=trust_modules, device="cpu")
     program = to_onnx(algorithm)
     with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

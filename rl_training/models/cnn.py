@@ -243,7 +243,8 @@ def _turned(images: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
     that no cache holds, takes twice as long. Inductor's loop needs no such help.
     """
     turned = torch.empty(images.shape, dtype=dtype, memory_format=torch.channels_last)
-    for into, part in zip(turned.split(_TURNED), images.split(_TURNED), strict=True):
+    parts = torch.split(turned, _TURNED), torch.split(images, _TURNED)
+    for into, part in zip(*parts, strict=True):
         into.copy_(part.to(dtype).mul_(scale))
     return turned
 

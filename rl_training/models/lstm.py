@@ -199,7 +199,7 @@ class LSTMActorCritic(ActorCritic):
         """Return the values ``[B, T]`` of sequences alone."""
         return self(observation, *memory)[1]
 
-    def evaluate_actions(
+    def evaluate_actions(  # type: ignore[override]
         self, observation: Tensor, action: Tensor, *memory: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probability, entropy and value, each ``[B, T]``, of stored actions."""

@@ -9,6 +9,10 @@ from rl_training.errors import UserError, nearest
 _KNOWN = ("auto", "cpu", "cuda", "mps")
 
 
+class DeviceMissingError(UserError):
+    """A device that this machine does not have."""
+
+
 def resolve_device(name: str | torch.device) -> torch.device:
     """Return the device a config names: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
 
@@ -32,8 +36,20 @@ def resolve_device(name: str | torch.device) -> torch.device:
     if device.type == "cuda":
         _require_cuda(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device 'mps' is not available on this machine. Use 'cpu'.")
+        raise DeviceMissingError("device 'mps' is not available on this machine. Use 'cpu'.")
     return device
+
+
+def device_here(name: str) -> str:
+    """Return a device's name, or ``cpu`` where this machine has no such device.
+
+    Raises:
+        UserError: an unknown name.
+    """
+    try:
+        return str(resolve_device(name))
+    except DeviceMissingError:
+        return "cpu"
 
 
 def set_torch_threads(count: int) -> None:
@@ -50,11 +66,11 @@ def set_torch_threads(count: int) -> None:
 
 def _require_cuda(device: torch.device) -> None:
     if not torch.cuda.is_available():
-        raise UserError(
+        raise DeviceMissingError(
             f"device {str(device)!r} is not available: torch finds no CUDA device here. Use 'cpu'."
         )
     if device.index is not None and device.index >= torch.cuda.device_count():
-        raise UserError(
+        raise DeviceMissingError(
             f"device {str(device)!r} does not exist: "
             f"this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0."
         )

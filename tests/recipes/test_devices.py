@@ -15,10 +15,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rl_training.errors import UserError
 from rl_training.registry import ALGORITHMS
 from rl_training.runtime import devices
 from rl_training.runtime.checkpoint import load_checkpoint
 from rl_training.runtime.state import digest
+from rl_training.workflows import evaluate_checkpoint, load_algorithm
 from tests.pretended_device import PretendedDevice
 from tests.recipes.environments import Identity, Tracking
 from tests.recipes.image_environments import Catch
@@ -172,3 +174,23 @@ def test_the_batch_is_on_the_cpu_and_collected_by_the_very_parameters_that_learn
     with torch.no_grad():
         algorithm.model.action_head.layer.bias.copy_(torch.tensor([0.0, 0.0, 1e6, 0.0]))
     assert bool((next(batches)["action"] == 2).all())
+
+
+@pytest.mark.parametrize("name", ["ppo", "recurrent_ppo", "dqn"])
+def test_a_policy_plays_where_there_is_no_such_device(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with PretendedDevice() as device, monkeypatch.context() as patch:
+        patch.setattr(devices, "_require_cuda", lambda device: None)
+        trained = make(name, "cuda").learn(STEPS // 2)
+        saved = trained.save(tmp_path / "saved")
+        expected = answers(trained)["returns"]
+        assert any(device.holds(each) for each in trained.modules["model"].parameters())
+    env = CASES[name][1]
+    record = evaluate_checkpoint(saved, env=env, episodes=2, deterministic=False, seed=3)
+    assert record["returns"] == expected
+    chosen, _ = load_algorithm(saved, env=env, device="cpu")
+    assert chosen.device == torch.device("cpu") and chosen.config.device == "cuda"
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="no CUDA device"):
+            load_algorithm(saved, env=env, device="cuda")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rl_training.errors import UserError
-from rl_training.runtime.devices import resolve_device, set_torch_threads
+from rl_training.runtime.devices import device_here, resolve_device, set_torch_threads
 from rl_training.runtime.seeding import (
     derive_seed,
     generator,
@@ -93,6 +93,13 @@ def test_cuda_is_itself_or_a_clear_error() -> None:
     else:
         with pytest.raises(UserError, match="no CUDA device"):
             resolve_device("cuda:0")
+
+
+@pytest.mark.parametrize(("name", "here"), [("auto", "cpu"), ("cpu", "cpu"), ("cuda:99", "cpu")])
+def test_a_device_that_is_not_here_is_the_cpu(name: str, here: str) -> None:
+    assert device_here(name) == here
+    with pytest.raises(UserError, match="unknown device 'gpu'"):
+        device_here("gpu")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "Cpu!"])
