@@ -30,6 +30,7 @@ from rl_training.envs.spaces import action_kind, require_same_spaces, require_ta
 from rl_training.envs.video import VideoRequest
 from rl_training.errors import UserError
 from rl_training.models.build import PYTHON_NETWORKS
+from rl_training.models.modes import Modes
 from rl_training.registry import takers
 from rl_training.runtime.allocator import keep_freed_memory
 from rl_training.runtime.checks import fitting, require_counter, require_outline, warn_of_nan
@@ -94,7 +95,7 @@ class AlgorithmCore(AlgorithmHooks):
         self.config = dataclasses.replace(config, env_id=env) if isinstance(env, str) else config
         require_masks_taken(self.name, config.env.action_masks)
         self.networks = networks
-        self.device = resolve_device(device or config.device)
+        self.device = resolve_device(config.device if device is None else device)
         self.global_step = 0
         self.updates = 0
         self.schedule_horizon: int | None = None
@@ -128,6 +129,7 @@ class AlgorithmCore(AlgorithmHooks):
         with preserve_global_rng():
             torch.manual_seed(derive_seed(self.config.seed, "parameters"))
             self.make()
+        self.modes = Modes(self.modules)
 
     # ---- the low-level interface
 

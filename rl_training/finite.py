@@ -81,7 +81,7 @@ class FiniteSteps:
         # A sum tells at once; one of finite numbers that overflows is told apart by the numbers.
         if not values.is_floating_point() or math.isfinite(float(values.sum())):
             return
-        wrong = (~torch.isfinite(values)).view(len(values), -1).any(1)
+        wrong = (~torch.isfinite(values)).reshape(len(values), -1).any(1)
         if wrong.any():
             raise NonFiniteError(
                 f"{self._name}: {what} of environment {int(wrong.nonzero()[0])} is NaN or infinite "

@@ -278,9 +278,10 @@ class OffPolicyAlgorithm(Algorithm):
         step = self.global_step + batch.numel()
         metrics = {**self._schedule(), **self._begin_update(step)}
         taken: list[dict[str, Tensor]] = []
-        while self.gradient_steps < self.due_gradient_steps(step):
-            taken.append(self._sample_and_learn())
-            self.gradient_steps += 1
+        with self.modes.learning():
+            while self.gradient_steps < self.due_gradient_steps(step):
+                taken.append(self._sample_and_learn())
+                self.gradient_steps += 1
         metrics["train/gradient_steps"] = torch.tensor(float(len(taken)))
         metrics["train/replay_size"] = torch.tensor(float(len(self.replay)))
         return {**_means(taken), **metrics}

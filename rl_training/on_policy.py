@@ -110,10 +110,9 @@ class OnPolicyAlgorithm(Algorithm):
         parameters, and take ``features`` out.
         """
         features = batch.pop(FEATURES, None)
+        known = {} if features is None else {"features": features.to(self.device)}
         log_probability, _, value = self.model.evaluate_actions(
-            batch.get("observation").to(self.device),
-            batch.get("action").to(self.device),
-            features=None if features is None else features.to(self.device),
+            batch.get("observation").to(self.device), batch.get("action").to(self.device), **known
         )
         batch.set("action_log_prob", log_probability.cpu())
         batch.set("state_value", value.unsqueeze(-1).cpu())

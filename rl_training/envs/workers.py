@@ -18,6 +18,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from rl_training.errors import UserError
 
+_PLAIN = (str, int, float, bool, type(None))
 _LAST_WORDS = 5.0
 """Seconds that a worker gets to be seen to have ended."""
 
@@ -115,9 +116,13 @@ class _Audible(gymnasium.Wrapper[Any, Any, Any, Any]):
 def _raise_sendable(error: Exception) -> NoReturn:
     """Raise ``error`` where it surely comes out of a pipe as itself, else what it says."""
     known = type(error).__module__.partition(".")[0] in ("builtins", "rl_training")
-    if known and all(isinstance(each, str | int | float | None) for each in error.args):
+    if known and all(type(each) in _PLAIN for each in (*error.args, *vars(error).values())):
         raise error
-    raise RuntimeError(f"{type(error).__name__}: {error}") from error
+    try:
+        text = str(error)
+    except Exception:
+        text = "(it could not say more)"
+    raise RuntimeError(f"{type(error).__name__}: {text}") from error
 
 
 def _end_with_parent() -> None:

@@ -166,9 +166,12 @@ class ActorCritic(nn.Module):
             action: ``[*batch, *action]``.
             features: what the encoder made of the observations, ``[*batch, F]``, if known.
         """
-        features = self.encoder(observation) if features is None else features
-        log_probability, entropy = self.action_head.evaluate(self.action_head(features), action)
-        return log_probability, entropy, self._value(observation, features)
+        if features is None:
+            parameters, value = self(observation)
+        else:
+            parameters, value = self.action_head(features), self._value(observation, features)
+        log_probability, entropy = self.action_head.evaluate(parameters, action)
+        return log_probability, entropy, value
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """Return what the policy loss trains: the encoder and the action head."""

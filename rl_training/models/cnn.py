@@ -59,7 +59,7 @@ class ImageEncoder(nn.Module):
     Args:
         observation_shape: of one image, channels first or last; see `is_channels_first`.
         precision: ``bfloat16`` computes convolutions and products of 4 images or more in half the
-            bits, by autocast; parameters and features stay float32.
+            bits, by autocast; parameters and features stay float32, and so does what is exported.
         channels_last: lay tensors out pixel by pixel; None: where it is faster on a CPU. In
             float32 the gradients then take two thirds of the time. In bfloat16 those of the nature
             encoder would take more, and those of impala take half.
@@ -112,7 +112,8 @@ class ImageEncoder(nn.Module):
         return features.reshape(*batch, self.output_size)
 
     def _features(self, images: Tensor) -> Tensor:
-        if self.precision == "float32" or len(images) < _FEW_IMAGES:
+        exact = self.precision == "float32" or torch.compiler.is_exporting()
+        if exact or len(images) < _FEW_IMAGES:
             return self.encode(self._scaled(images, torch.float32))
         with torch.autocast(images.device.type, torch.bfloat16):
             return self.encode(self._scaled(images, torch.bfloat16)).float()

@@ -31,7 +31,9 @@ class RolloutPolicy(TensorDictModuleBase):
 
     def __init__(self, model: ActorCritic, *, generator: torch.Generator) -> None:
         super().__init__()
-        self._keeps_features = any(isinstance(part, _COSTLY) for part in model.encoder.modules())
+        self._keeps_features = _as_defined_here(model) and any(
+            isinstance(part, _COSTLY) for part in model.encoder.modules()
+        )
         self.in_keys = ["observation"]
         self.out_keys: list[Any] = ["action", *([FEATURES] if self._keeps_features else [])]
         self.model = model
@@ -52,9 +54,18 @@ class RolloutPolicy(TensorDictModuleBase):
         """Write the sampled actions ``[N, *action]`` for observations ``[N, *shape]``."""
         features = self._encoder(tensordict.get("observation").to(self._device))
         if self._keeps_features:
-            tensordict.set(FEATURES, features.cpu())
+            # A copy: the encoder may give the same tensor at every step.
+            tensordict.set(FEATURES, features.to("cpu", copy=True))
         tensordict.set("action", self._sample(features, next(self._noise)).cpu())
         return tensordict
+
+
+def _as_defined_here(model: ActorCritic) -> bool:
+    """Return whether a model of one's own computes log-probabilities and values of the features as
+    `ActorCritic` does.
+    """
+    names = ("forward", "evaluate_actions")
+    return all(getattr(type(model), name) is getattr(ActorCritic, name) for name in names)
 
 
 def _moved(noise: list[Tensor], device: torch.device) -> list[Tensor]:

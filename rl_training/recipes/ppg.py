@@ -306,7 +306,8 @@ class PPG(PPO):
             )
             if epoch == 0:
                 self._keep_old_policy(samples, minibatches)
-            taken += [self._auxiliary_step(*samples.minibatch(each)) for each in minibatches]
+            with self.modes.learning():
+                taken += [self._auxiliary_step(*samples.minibatch(each)) for each in minibatches]
         self._since_phase = 0
         phase.forget_all_but(max(config.phase_iterations - config.policy_iterations, 0))
         return self._auxiliary_metrics(torch.stack(taken), time.perf_counter() - start)

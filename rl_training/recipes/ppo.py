@@ -182,7 +182,8 @@ class PPO(OnPolicyAlgorithm):
             optimizer.learning_rate.fill_(learning_rate)
         self.loss_module.clip_epsilon.fill_(clip_epsilon)
         samples = self.advantages(batch)
-        metrics = self._optimize(samples)
+        with self.modes.learning():
+            metrics = self._optimize(samples)
         metrics["train/explained_variance"] = explained_variance(
             batch["state_value"], batch["value_target"]
         )

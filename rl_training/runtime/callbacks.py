@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rl_training.errors import UserError, nearest
-from rl_training.runtime.checkpoint_directory import forsake_later_best
+from rl_training.runtime.checkpoint_directory import restore_best
 from rl_training.runtime.run import Run
 
 
@@ -228,9 +228,9 @@ class EvaluationCallback(Callback):
         """Environment steps at which it was reached."""
 
     def on_train_start(self, context: TrainContext) -> None:
-        """Forsake the best checkpoint of a future that was left for an older checkpoint."""
+        """Name the best checkpoint until here, and none of a future that was left."""
         if context.run is not None and self._keep_best:
-            forsake_later_best(context.run.checkpoints, context.global_step, self.best_step)
+            restore_best(context.run.checkpoints, context.global_step, self.best_step)
 
     def on_iteration(self, context: TrainContext, metrics: Mapping[str, float]) -> None:
         """Evaluate when it is time."""

@@ -91,19 +91,21 @@ def read_link(checkpoints: Path, link: Link) -> Path | None:
     return checkpoints / name
 
 
-def forsake_later_best(checkpoints: Path, step: int, best_step: int | None) -> None:
-    """Let ``best`` name nothing of what an earlier training did after ``step``, at which the run
-    goes on, but the checkpoint of ``best_step``: the best until then, None without any.
+def restore_best(checkpoints: Path, step: int, best_step: int | None) -> None:
+    """Let ``best`` name the checkpoint of ``best_step``, the best until ``step``, at which the run
+    goes on; None: there was none. Where that checkpoint is gone, it names nothing of what an
+    earlier training did after ``step``.
 
     Raises:
         OSError: the disk refuses.
     """
     best = read_link(checkpoints, "best")
-    if best is None or step_of(best) <= step:
-        return
     known = [path for path in list_checkpoints(checkpoints) if step_of(path) == best_step]
     if known:
-        set_link(checkpoints, "best", known[-1])
+        if best not in known:
+            set_link(checkpoints, "best", known[-1])
+        return
+    if best is None or step_of(best) <= step:
         return
     (checkpoints / "best").unlink()
     if best_step is not None:

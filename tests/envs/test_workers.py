@@ -84,6 +84,26 @@ class HoldsALockError(Exception):
         self.lock = threading.Lock()
 
 
+class WorseError(Exception):
+    """Raises another one when it is asked what it says."""
+
+    def __str__(self) -> str:
+        raise TwoArgumentsError(1, 2)
+
+
+def _with_a_lock() -> ValueError:
+    error = ValueError("bad")
+    error.lock = threading.Lock()  # type: ignore[attr-defined]
+    return error
+
+
+def _with_words_of_its_own() -> ValueError:
+    class Words(str):
+        __slots__ = ()
+
+    return ValueError(Words("bad words"))
+
+
 class Raises(Counter):
     error: Exception
 
@@ -97,8 +117,10 @@ class Raises(Counter):
         (TwoArgumentsError(3, 4), "RuntimeError: TwoArgumentsError: 3 and 4"),
         (HoldsALockError(), "RuntimeError: HoldsALockError: locked"),
         (KeyError("missing"), "KeyError: .*missing"),
+        (WorseError(), "RuntimeError: WorseError"),
+        (_with_a_lock(), "ValueError: bad"),
+        (_with_words_of_its_own(), "ValueError: bad words"),
     ],
-    ids=lambda each: type(each).__name__,
 )
 def test_an_exception_of_any_kind_names_its_row(
     error: Exception, words: str, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from rl_training.errors import UserError
 from rl_training.experiments.export import _ToEnvironment, export_policy, to_onnx
 from rl_training.registry import ACTION_SPACES, algorithm_class
 from rl_training.workflows import load_algorithm, predict_checkpoint
+from tests.recipes.image_environments import Catch
 from tests.recipes.masked_environments import Masked, draw_mask
 from tests.recipes.runs import make
 from tests.recipes.spaces import ACTIONS, OBSERVATIONS, Anything
@@ -71,6 +72,22 @@ def test_onnx_gives_the_actions_of_predict(
         assert action.dtype == expected.dtype and action.shape == expected.shape
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
     assert model.get_modelmeta().custom_metadata_map["env_id"] == env_id
+
+
+@pytest.mark.slow
+def test_onnx_takes_any_number_of_images(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    options: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "minibatch_size": 16}
+    algorithm: Any = algorithm_class("ppo")(Catch, precision="bfloat16", **options)
+    algorithm.learn(32)
+    to_onnx(algorithm).save(str(tmp_path / "policy.onnx"))
+    model = session(tmp_path / "policy.onnx")
+    given = np.random.default_rng(0).integers(256, size=(37, 1, 12, 12), dtype=np.uint8)
+    for count in (1, 37):
+        [action] = model.run(None, {"observation": given[:count]})
+        expected, _ = algorithm.predict(given[:count])
+        # bfloat16 may choose otherwise where two are all but alike.
+        assert (action == expected).mean() > 0.9
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,10 @@ def test_a_branch_forsakes_the_best_of_the_future_it_left(tmp_path: Path, kept: 
     )
     assert best.exists() == kept
     assert not kept or best.read_text().strip() == saved[0]
+    # The future that was left is gone on with after all: its best is the best again.
+    returns[256] = 1.0
+    resume_checkpoint(run / "checkpoints" / saved[2], total_timesteps=256, callbacks=[Scripted()])
+    assert best.read_text().strip() == saved[2]
 
 
 class Endless(gymnasium.Env[Any, Any]):
