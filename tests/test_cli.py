@@ -331,6 +331,7 @@ def test_a_recipe_trains_its_own_algorithm(
 def test_eval_passes_its_words_on(workflows: Workflows, capsys: pytest.CaptureFixture[str]) -> None:
     workflows.answer = REPORT
     words = ["--best", "--episodes", "5", "--seed", "7", "--stochastic", "--video", "2"]
+    words += ["--device", "cpu"]
     assert cli.main(["eval", "runs/one", *words]) == 0
     [(name, paths, options)] = workflows.calls
     assert (name, paths) == ("evaluate", ("runs/one",))
@@ -343,6 +344,7 @@ def test_eval_passes_its_words_on(workflows: Workflows, capsys: pytest.CaptureFi
         "trust_modules": False,
         "render": False,
         "video": 2,
+        "device": "cpu",
         "progress": True,
     }
     out = capsys.readouterr().out
