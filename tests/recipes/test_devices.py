@@ -100,6 +100,15 @@ def resumed(algorithm: Any, directory: Path, another: Any) -> Any:
     return another
 
 
+def whole_and_resumed(case: str, directory: Path, *, on: str) -> tuple[Any, Any]:
+    """Return one run on the CPU, and one whose first half is on the device and second half ``on``
+    another or the same.
+    """
+    first = make(case, "cuda").learn(STEPS // 2)
+    second = resumed(first, directory, make(case, on)).learn(STEPS // 2)
+    return make(case, "cpu").learn(STEPS), second
+
+
 def answers(algorithm: Any) -> dict[str, Any]:
     """Return what a trained policy does in an evaluation, and to observations of its own."""
     played = algorithm.evaluate(episodes=2, deterministic=False, seed=3)
@@ -130,10 +139,7 @@ def test_every_algorithm_has_a_case() -> None:
 def test_a_run_on_a_device_that_is_resumed_there_equals_one_on_the_cpu(
     case: str, pretended: PretendedDevice, tmp_path: Path
 ) -> None:
-    here = make(case, "cpu").learn(STEPS)
-    first = make(case, "cuda").learn(STEPS // 2)
-    there = resumed(first, tmp_path, make(case, "cuda")).learn(STEPS // 2)
-
+    here, there = whole_and_resumed(case, tmp_path, on="cuda")
     networks = there.modules["model"].parameters()
     assert all(pretended.holds(each) for each in networks), "it has to learn on the device"
     require_equal(there, here)
@@ -147,10 +153,7 @@ def test_a_run_on_a_device_that_is_resumed_there_equals_one_on_the_cpu(
 def test_a_run_goes_on_where_there_is_no_device(
     name: str, pretended: PretendedDevice, tmp_path: Path
 ) -> None:
-    here = make(name, "cpu").learn(STEPS)
-    first = make(name, "cuda").learn(STEPS // 2)
-    moved = resumed(first, tmp_path, make(name, "cpu")).learn(STEPS // 2)
-
+    here, moved = whole_and_resumed(name, tmp_path, on="cpu")
     assert not any(pretended.holds(each) for each in moved.modules["model"].parameters())
     require_equal(moved, here)
 
