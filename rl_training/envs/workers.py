@@ -19,6 +19,9 @@ from gymnasium.vector.async_vector_env import AsyncState
 from rl_training.errors import UserError
 
 _PLAIN = (str, int, float, bool, type(None))
+_LONGEST = 10_000
+"""Characters of what a worker says when it cannot begin: nobody reads the pipe before it ends, and
+some 64 kB fill one."""
 _LAST_WORDS = 5.0
 """Seconds that a worker gets to be seen to have ended."""
 
@@ -88,10 +91,10 @@ def in_worker(row: int, make: Callable[[], Any], failures: Any, parent: int) -> 
     try:
         return _Audible(make())
     except UserError as error:
-        failures.put(("UserError", str(error)))
+        failures.put(("UserError", str(error)[:_LONGEST]))
     except Exception as error:
         text = f"environment {row} could not be made: {type(error).__name__}: {error}"
-        failures.put(("RuntimeError", text))
+        failures.put(("RuntimeError", text[:_LONGEST]))
     raise SystemExit(1)
 
 
@@ -116,6 +119,8 @@ class _Audible(gymnasium.Wrapper[Any, Any, Any, Any]):
 def _raise_sendable(error: Exception) -> NoReturn:
     """Raise ``error`` where it surely comes out of a pipe as itself, else what it says."""
     known = type(error).__module__.partition(".")[0] in ("builtins", "rl_training")
+    # Both hold more than their arguments, which is sent as well.
+    known = known and not isinstance(error, OSError | ImportError)
     if known and all(type(each) in _PLAIN for each in (*error.args, *vars(error).values())):
         raise error
     try:

@@ -16,15 +16,19 @@ class Modes:
     change nothing that training goes on from, and repeat themselves.
 
     Args:
-        modules: the networks by name; ``target`` never learns. The layers of this library, which
-            know no modes, are left alone, so that an update pays nothing for it.
+        modules: the networks by name; ``target`` never learns, and neither does what is given in
+            evaluation mode. The layers of this library, which know no modes, are left alone, so
+            that an update pays nothing for it.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
-        layers = {name: _with_modes(module) for name, module in modules.items()}
-        self._learners = [each for name, own in layers.items() for each in own if name != "target"]
-        for each in (each for own in layers.values() for each in own):
-            each.training = False
+        self._learners: list[nn.Module] = []
+        for name, module in modules.items():
+            layers = _with_modes(module)
+            if name != "target":
+                self._learners += [each for each in layers if each.training]
+            for each in layers:
+                each.training = False
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
@@ -39,4 +43,9 @@ class Modes:
 
 
 def _with_modes(module: nn.Module) -> list[nn.Module]:
-    return [each for each in module.modules() if not type(each).__module__.startswith(_ALIKE)]
+    # Hooks before a layer: `torch.nn.utils.spectral_norm` has some that know modes.
+    return [
+        each
+        for each in module.modules()
+        if each._forward_pre_hooks or not type(each).__module__.startswith(_ALIKE)
+    ]

@@ -21,7 +21,7 @@ from tests.processes import Process, run_source
 
 
 class FailsInWorker(Counter):
-    """Cannot be made in a worker, in one of three ways."""
+    """Cannot be made in a worker, in one of four ways."""
 
     how = "error"
 
@@ -30,6 +30,8 @@ class FailsInWorker(Counter):
         if multiprocessing.parent_process() is not None:
             if self.how == "exit":
                 os._exit(3)
+            if self.how == "long":
+                raise ValueError("x" * 200_000)
             raise UserError("mended by you") if self.how == "user" else KeyError("broken")
 
 
@@ -50,6 +52,7 @@ def make(env: Any) -> Any:
         ("error", RuntimeError, "environment [01] could not be made: KeyError: 'broken'"),
         ("exit", RuntimeError, r"environment [01] .*worker process ended \(exit code 3\)"),
         ("user", UserError, "^mended by you$"),
+        ("long", RuntimeError, "environment [01] could not be made: ValueError: xxx"),
     ],
 )
 def test_a_constructor_that_fails_in_a_worker_names_its_row(
@@ -97,6 +100,12 @@ def _with_a_lock() -> ValueError:
     return error
 
 
+def _with_a_locked_file() -> OSError:
+    error = FileNotFoundError(2, "gone", "file")
+    error.filename = threading.Lock()
+    return error
+
+
 def _with_words_of_its_own() -> ValueError:
     class Words(str):
         __slots__ = ()
@@ -119,6 +128,7 @@ class Raises(Counter):
         (KeyError("missing"), "KeyError: .*missing"),
         (WorseError(), "RuntimeError: WorseError"),
         (_with_a_lock(), "ValueError: bad"),
+        (_with_a_locked_file(), "FileNotFoundError: .*gone"),
         (_with_words_of_its_own(), "ValueError: bad words"),
     ],
 )

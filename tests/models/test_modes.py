@@ -29,6 +29,7 @@ class Convolutions(nn.Module):
             nn.Conv2d(1, 4, 3, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(), nn.LazyLinear(8)
         )
         self.layers.eval()(torch.zeros(1, *observation_shape))
+        self.layers.train()
         self.last = torch.zeros(0)
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -88,6 +89,16 @@ def test_a_rollout_s_log_probabilities_are_those_of_the_policy_that_acted(name: 
     torch.testing.assert_close(batch["action_log_prob"], log_probability)
     torch.testing.assert_close(batch["state_value"].squeeze(-1), value)
     assert batch["action_log_prob"].unique().numel() > 4
+
+
+def test_what_is_frozen_stays_so_and_hooks_know_modes() -> None:
+    frozen, normed = nn.BatchNorm1d(2).eval(), nn.utils.spectral_norm(nn.Linear(2, 2))
+    plain = nn.Linear(2, 2)
+    modes = Modes({"model": nn.Sequential(frozen, normed, plain)})
+    assert not normed.training and plain.training
+    with modes.learning():
+        assert normed.training and not frozen.training
+    assert not normed.training and not frozen.training
 
 
 def test_modes_are_left_as_they_were_when_learning_fails() -> None:
