@@ -25,7 +25,7 @@ from rl_training.envs.flatten import require_integers
 from rl_training.envs.hybrid import as_rows
 from rl_training.envs.infos import GAME_KEYS, Asked, NamedInfo
 from rl_training.envs.seeding import SeededEpisodes
-from rl_training.envs.workers import dead_worker
+from rl_training.envs.workers import as_raised, dead_worker
 
 Array = NDArray[Any]
 NOTHING = Asked()
@@ -385,7 +385,7 @@ class BatchedRows:
             failure.__cause__ = RuntimeError(f"{what}: {type(error).__name__}")
             return failure
         failure = RowError(row)
-        failure.__cause__ = error
+        failure.__cause__ = error if row is None else as_raised(error)
         return failure
 
     def _failed_row(self) -> int | None:

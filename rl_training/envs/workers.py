@@ -119,15 +119,29 @@ class _Audible(gymnasium.Wrapper[Any, Any, Any, Any]):
 def _raise_sendable(error: Exception) -> NoReturn:
     """Raise ``error`` where it surely comes out of a pipe as itself, else what it says."""
     known = type(error).__module__.partition(".")[0] in ("builtins", "rl_training")
-    # Both hold more than their arguments, which is sent as well.
-    known = known and not isinstance(error, OSError | ImportError)
-    if known and all(type(each) in _PLAIN for each in (*error.args, *vars(error).values())):
+    if known and _is_plain(error):
         raise error
     try:
-        text = str(error)
+        text = _told(error)
     except Exception:
-        text = "(it could not say more)"
-    raise RuntimeError(f"{type(error).__name__}: {text}") from error
+        text = f"{type(error).__name__}: (it could not say more)"
+    raise RuntimeError(text) from error
+
+
+def _is_plain(error: Exception) -> bool:
+    """Return whether all that is sent of ``error`` can be: a file's name is in an `OSError`'s
+    reduction, and neither in its ``args`` nor in its ``vars``.
+    """
+    _, arguments, *rest = error.__reduce__()
+    state = rest[0] if rest else {}
+    return all(type(each) in _PLAIN for each in (*arguments, *state.values()))
+
+
+def _told(error: Exception) -> str:
+    """Return what ``error`` says with its notes, and those that a group of them holds."""
+    members = error.exceptions if isinstance(error, ExceptionGroup) else ()
+    own = f"{type(error).__name__}: {error}"
+    return "\n".join([own, *getattr(error, "__notes__", ()), *map(_told, members)])
 
 
 def _end_with_parent() -> None:
@@ -150,6 +164,12 @@ def dead_worker(vector: Any) -> tuple[int | None, str]:
             process.join(_LAST_WORDS)
             return row, f"its worker process ended (exit code {process.exitcode})"
     return None, "a worker process does not answer"
+
+
+def as_raised(error: Exception) -> Exception:
+    """Return what a worker raised: gymnasium makes another of its kind around it."""
+    inner = error.args[0] if error.args else None
+    return inner if type(inner) is type(error) else error
 
 
 def release_workers(vector: Any) -> None:

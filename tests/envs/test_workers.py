@@ -106,6 +106,12 @@ def _with_a_locked_file() -> OSError:
     return error
 
 
+def _with_a_note() -> ValueError:
+    error = ValueError("bad")
+    error.add_note("in the cellar")
+    return error
+
+
 def _with_words_of_its_own() -> ValueError:
     class Words(str):
         __slots__ = ()
@@ -130,6 +136,8 @@ class Raises(Counter):
         (_with_a_lock(), "ValueError: bad"),
         (_with_a_locked_file(), "FileNotFoundError: .*gone"),
         (_with_words_of_its_own(), "ValueError: bad words"),
+        (_with_a_note(), "ValueError: bad.*in the cellar"),
+        (ExceptionGroup("two", [KeyError("one"), OSError("other")]), "two .*KeyError: .*OSError:"),
     ],
 )
 def test_an_exception_of_any_kind_names_its_row(
@@ -140,6 +148,27 @@ def test_an_exception_of_any_kind_names_its_row(
     with pytest.raises(RuntimeError, match=rf"Raises failed in environment [01], step 1 .*{words}"):
         collect(environment, 1, generator())
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("gone"),
+        FileNotFoundError(2, "gone", "file"),
+        ModuleNotFoundError("gone", name="numbers", path="there"),
+        KeyError("gone"),
+    ],
+)
+def test_what_a_pipe_keeps_whole_arrives_as_itself(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Raises, "error", error, raising=False)
+    environment = make(Raises)
+    with pytest.raises(EnvironmentFailedError) as failure:
+        collect(environment, 1, generator())
+    cause = failure.value.__cause__
+    assert cause is not None
+    assert cause.__reduce__() == error.__reduce__()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
