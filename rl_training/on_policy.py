@@ -17,6 +17,7 @@ from rl_training.envs import observed_dtype, space_to_dict
 from rl_training.envs.hybrid import require_continuous
 from rl_training.envs.masks import mask_columns
 from rl_training.models.actor_critic import ActorCritic, Architecture
+from rl_training.models.agreement import require_agreement
 from rl_training.models.build import build_actor_critic
 from rl_training.models.rollout_policy import FEATURES, RolloutPolicy
 from rl_training.models.tensordict_modules import policy_module
@@ -108,12 +109,16 @@ class OnPolicyAlgorithm(Algorithm):
     def after_collection(self, batch: TensorDictBase) -> None:
         """Add ``action_log_prob`` ``[N, T]`` and ``state_value`` ``[N, T, 1]``, of the collecting
         parameters, and take ``features`` out.
+
+        Raises:
+            UserError: a model of one's own contradicts itself.
         """
         features = batch.pop(FEATURES, None)
         known = {} if features is None else {"features": features.to(self.device)}
-        log_probability, _, value = self.model.evaluate_actions(
-            batch.get("observation").to(self.device), batch.get("action").to(self.device), **known
-        )
+        observation = batch.get("observation").to(self.device)
+        action = batch.get("action").to(self.device)
+        log_probability, _, value = self.model.evaluate_actions(observation, action, **known)
+        require_agreement(self.model, observation, action)
         batch.set("action_log_prob", log_probability.cpu())
         batch.set("state_value", value.unsqueeze(-1).cpu())
 

@@ -32,6 +32,7 @@ from rl_training.envs.observations import as_batch
 from rl_training.errors import UserError
 from rl_training.losses.recurrent_ppo import RecurrentPPOLoss
 from rl_training.models.actor_critic import Architecture
+from rl_training.models.agreement import require_agreement_of_memory
 from rl_training.models.carried_state import checked_starts, checked_state, zeroed_where
 from rl_training.models.lstm import MEMORY, LSTMActorCritic
 from rl_training.models.recurrent_policy import (
@@ -113,13 +114,11 @@ class RecurrentPPO(PPO):
         """
         keys = ("observation", "action", "is_init", *self.model.carried_sizes)
         rows = {key: batch[key].to(self.device) for key in keys}
-        log_probability, _, value = self.model.evaluate_actions(
-            rows["observation"],
-            rows["action"],
-            batch[MEMORY][:, 0].to(self.device),
-            rows["is_init"].squeeze(-1),
-            self.model.extra(rows),
-        )
+        state = batch[MEMORY][:, 0].to(self.device)
+        given = (rows["observation"], rows["action"], state, rows["is_init"].squeeze(-1))
+        extra = self.model.extra(rows)
+        log_probability, _, value = self.model.evaluate_actions(*given, extra)
+        require_agreement_of_memory(self.model, *given, extra)
         batch.set("action_log_prob", log_probability.cpu())
         batch.set("state_value", value.unsqueeze(-1).cpu())
 

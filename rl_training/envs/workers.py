@@ -132,14 +132,15 @@ def _is_plain(error: Exception) -> bool:
     """Return whether all that is sent of ``error`` can be: a file's name is in an `OSError`'s
     reduction, and neither in its ``args`` nor in its ``vars``.
     """
-    _, arguments, *rest = error.__reduce__()
+    reduced: Any = error.__reduce__()
+    _, arguments, *rest = reduced
     state = rest[0] if rest else {}
     return all(type(each) in _PLAIN for each in (*arguments, *state.values()))
 
 
 def _told(error: Exception) -> str:
     """Return what ``error`` says with its notes, and those that a group of them holds."""
-    members = error.exceptions if isinstance(error, ExceptionGroup) else ()
+    members = getattr(error, "exceptions", ())
     own = f"{type(error).__name__}: {error}"
     return "\n".join([own, *getattr(error, "__notes__", ()), *map(_told, members)])
 

@@ -48,9 +48,6 @@ class _ModuleCategoricalHead(CategoricalHead):
     def forward(self, features: Tensor) -> Parameters:
         return (_run(self.module, features)["logits"],)
 
-    def sample(self, features: Tensor, noise: Tensor) -> Tensor:
-        return (self(features)[0] + noise).argmax(-1)
-
 
 class _ModuleMultiCategoricalHead(MultiCategoricalHead):
     """Several categoricals over the ``logits`` that a TensorDict module writes."""

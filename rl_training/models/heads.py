@@ -122,8 +122,7 @@ class CategoricalHead(ActionHead):
 
     def sample(self, features: Tensor, noise: Tensor) -> Tensor:
         """Return sampled actions ``[N]``."""
-        logits = functional.linear(features, self.layer.weight, self.layer.bias)
-        return torch.add(logits, noise).argmax(-1)
+        return torch.add(self.forward(features)[0], noise).argmax(-1)
 
     def draw(self, parameters: Parameters, generator: torch.Generator | None) -> Tensor:
         """Return sampled actions ``[*batch]``."""

@@ -79,10 +79,6 @@ class MaskedCategoricalHead(CategoricalHead):
         logits = functional.linear(features[..., :-count], self.layer.weight, self.layer.bias)
         return (legal_alone(logits, features[..., -count:]),)
 
-    def sample(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Return sampled actions ``[N]``."""
-        return (self(features)[0] + noise).argmax(-1)
-
 
 class MaskedMultiCategoricalHead(MultiCategoricalHead):
     """A `MultiCategoricalHead` over the legal choices of each action.

@@ -133,6 +133,13 @@ class Shifted(MLPActorCritic):
         parameters, value = super().forward(observation)
         return parameters, value + 1
 
+    def value(self, observation: Tensor) -> Tensor:
+        return super().value(observation) + 1
+
+    def act(self, observation: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        action, log_probability, value = super().act(observation, **options)
+        return action, log_probability, value + 1
+
 
 @pytest.mark.parametrize("env", ["vectors", "images"])
 @pytest.mark.parametrize("network", [Halved, Shifted])
