@@ -35,7 +35,7 @@ def require_agreement(model: ActorCritic, observation: Tensor, action: Tensor) -
     now = observation[:, 0]
     parameters = model.action_head(model.encoder(now))
     acted, _, value = model.act(now, deterministic=True)
-    told = _Told(parameters, model.value(now), action[:, 0])
+    told = _Told(parameters, model.value(now), action[:, 0], sources=("encoder", "value"))
     told.require(model, (now,), acted, value)
 
 
@@ -66,7 +66,8 @@ def require_agreement_of_memory(
     features = model.step(now, state, beside)[0]
     parameters = tuple(each.unsqueeze(1) for each in model.action_head(features))
     acted, _, value, _ = model.act(now, state, extra=beside, deterministic=True)
-    told = _Told(parameters, model.step_value(now, state, beside).unsqueeze(1), action[:, :1])
+    expected = model.step_value(now, state, beside).unsqueeze(1)
+    told = _Told(parameters, expected, action[:, :1], sources=("step", "step_value"))
     sequences = None if extra is None else extra[:, :1]
     given = (observation[:, :1], state, is_init[:, :1], sequences)
     told.require(model, given, acted.unsqueeze(1), value.unsqueeze(1))
@@ -84,15 +85,18 @@ def _has_own_methods(model: ActorCritic) -> bool:
 class _Told:
     """What rollouts go by: the parameters that actions are drawn from, and values."""
 
-    def __init__(self, parameters: Parameters, value: Tensor, action: Tensor) -> None:
+    def __init__(
+        self, parameters: Parameters, value: Tensor, action: Tensor, *, sources: tuple[str, str]
+    ) -> None:
         self._parameters = parameters
         self._value = value
         self._action = action
+        self._sources = sources
 
     def require(
         self, model: ActorCritic, given: Sequence[Any], acted: Tensor, value: Tensor
     ) -> None:
-        own = type(model).__name__
+        own, (features, valued) = type(model).__name__, self._sources
         # Of an action: where two are as likely, either may be chosen.
         likeliest = self._scored(model, model.action_head.mode(self._parameters))
         chosen = (self._scored(model, acted),)
@@ -102,13 +106,13 @@ class _Told:
         ):
             if not all(map(_alike, parts, expected)):
                 raise UserError(
-                    f"model.network: {own}.{name} gives another distribution than its encoder and "
-                    "action_head, from which rollouts draw actions. Change those two instead."
+                    f"model.network: {own}.{name} gives another distribution than its {features} "
+                    "and action_head, from which rollouts draw actions: change those two instead."
                 )
             if values is not None and not _alike(values, self._value):
                 raise UserError(
-                    f"model.network: {own}.{name} gives another value than {own}.value, by which "
-                    "cut episodes go on: change both alike, or value_head."
+                    f"model.network: {own}.{name} gives another value than {own}.{valued}, by "
+                    "which cut episodes go on: change both alike, or value_head."
                 )
 
     def _by_method(
