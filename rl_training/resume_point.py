@@ -63,10 +63,20 @@ def budget_of(
 
 
 def config_of(
-    directory: Path, loaded: checkpoints.LoadedCheckpoint | None, begun: ResumeChange | None
+    directory: Path,
+    loaded: checkpoints.LoadedCheckpoint | None,
+    begun: ResumeChange | None,
+    *,
+    device: str | None = None,
 ) -> TrainConfig:
-    """Return the checkpoint's config, with the run's budget: it may have been raised since, by a
-    resume that had ``begun``.
+    """Return the checkpoint's config, with the run's budget and device: both may be others since,
+    by a resume that had ``begun``, or that was killed before its first checkpoint.
+
+    Args:
+        directory: the run.
+        loaded: the checkpoint.
+        begun: what an earlier resume from there had changed.
+        device: another one; None: the run's.
     """
     path = directory / "config.yaml"
     if loaded is None:
@@ -74,12 +84,13 @@ def config_of(
     else:
         config = config_from_dict(loaded.config, source=str(loaded.path / "config.json"))
         try:
-            config = replace_config(config, total_timesteps=load_config(path).total_timesteps)
+            now = load_config(path)
+            config = replace_config(config, total_timesteps=now.total_timesteps, device=now.device)
         except UserError as error:
             logger.warning("%s The config of %s is used instead.", error, loaded.path)
     if begun is not None:
         config = replace_config(config, total_timesteps=begun.total_timesteps)
-    return config
+    return config if device is None else replace_config(config, device=device)
 
 
 def change_of(

@@ -175,6 +175,7 @@ def resume_checkpoint(
     env: Any = None,
     networks: Networks | None = None,
     trust_modules: bool = False,
+    device: str | None = None,
     command: Sequence[str] | None = None,
     progress: bool = False,
 ) -> TrainResult:
@@ -190,6 +191,8 @@ def resume_checkpoint(
         networks: likewise the networks.
         trust_modules: import the code that the run's config names ("module:Class"), without its
             having been imported before.
+        device: where networks compute from now on; None: where they did. All draws are on the CPU:
+            what differs is how that device rounds.
         command: what is noted as having resumed the run.
         progress: show a progress line.
 
@@ -204,7 +207,7 @@ def resume_checkpoint(
     with RunLock(directory) as lock:
         loaded = newest_checkpoint(directory, path)
         begun = read_resume_change(directory, None if loaded is None else loaded.path.name)
-        config = config_of(directory, loaded, begun)
+        config = config_of(directory, loaded, begun, device=device)
         require_trusted_modules(config, trust=trust_modules, env=env)
         run = Run.open(directory, config, lock=lock)
         budget = budget_of(total_timesteps, config, loaded)

@@ -382,6 +382,7 @@ def test_resume_passes_its_words_on(
 ) -> None:
     assert cli.main(["resume", "runs/one"]) == 0
     words = ["--total-timesteps", "2e5", "--reschedule", "--resume", "approximate"]
+    words += ["--device", "cuda:1"]
     assert cli.main(["resume", "runs/one", *words]) == 0
     (_, paths, plain), (_, _, changed) = workflows.calls
     assert paths == ("runs/one",)
@@ -389,9 +390,11 @@ def test_resume_passes_its_words_on(
         "progress": True,
         "command": ["rl-training", "resume", "runs/one"],
         "trust_modules": False,
+        "device": None,
     }
     assert plain == common | {"total_timesteps": None, "reschedule": False, "approximate": False}
     common["command"] += words
+    common["device"] = "cuda:1"
     assert changed == common | {"total_timesteps": 200_000, "reschedule": True, "approximate": True}
     assert "must be at least 1" in mistake_after(capsys, ["resume", "a", "--total-timesteps", "0"])
 

@@ -59,6 +59,8 @@ class ResumeArguments:
     """Stretch the schedules over the new budget, instead of keeping their final values."""
     resume: Literal["exact", "approximate"] = "exact"
     """Running episodes: restored, or replaced by fresh ones where an environment cannot restore."""
+    device: str | None = None
+    """Of the networks from now on: cpu, cuda, cuda:1; by default the run's."""
     trust_modules: bool = False
     """Import the code that the run's config names ("module:Class")."""
 

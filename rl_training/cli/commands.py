@@ -362,6 +362,7 @@ def _resume(arguments: list[str]) -> int:
             reschedule=given.reschedule,
             approximate=given.resume == "approximate",
             trust_modules=given.trust_modules,
+            device=given.device,
             command=["rl-training", "resume", *arguments],
             progress=True,
         ),

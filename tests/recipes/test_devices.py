@@ -15,12 +15,20 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_training.errors import UserError
+from rl_training import (
+    TrainConfig,
+    UserError,
+    load_config,
+    replace_config,
+    resume_checkpoint,
+    train,
+)
 from rl_training.registry import ALGORITHMS
 from rl_training.runtime import devices
 from rl_training.runtime.checkpoint import load_checkpoint
 from rl_training.runtime.state import digest
 from rl_training.workflows import evaluate_checkpoint, load_algorithm
+from tests.api.runs import SMALL
 from tests.pretended_device import PretendedDevice
 from tests.recipes.environments import Identity, Tracking
 from tests.recipes.image_environments import Catch
@@ -156,6 +164,30 @@ def test_a_run_goes_on_where_there_is_no_device(
     here, moved = whole_and_resumed(name, tmp_path, on="cpu")
     assert not any(pretended.holds(each) for each in moved.modules["model"].parameters())
     require_equal(moved, here)
+
+
+def test_a_run_is_moved_to_another_device_for_good(
+    pretended: PretendedDevice, tmp_path: Path
+) -> None:
+    config = TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=str(tmp_path))
+    quiet: dict[str, Any] = {"tensorboard": False, "checkpoint": {"interval": 64}}
+    there = train(replace_config(config, **SMALL, **quiet, device="cuda", total_timesteps=192))
+    first = sorted(there.run_dir.glob("checkpoints/step_*"))[0]
+    here = resume_checkpoint(first, device="cpu")
+    assert here.digest == there.digest
+    assert load_config(here.run_dir / "config.yaml").device == "cpu"
+    assert load_algorithm(here.run_dir)[0].config.device == "cpu"
+
+
+def test_a_run_whose_device_is_missing_says_which_to_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=str(tmp_path))
+    run = train(replace_config(config, **SMALL, total_timesteps=64)).run_dir
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"no CUDA device here\. Use 'cpu'"):
+        resume_checkpoint(run, total_timesteps=128, device="cuda")
+    assert resume_checkpoint(run, total_timesteps=128).metrics["global_step"] == 128
 
 
 @every_algorithm
