@@ -251,7 +251,7 @@ def _close(result: TrainResult, here: Path) -> int:
         score = result.evaluation
         mean, spread = score["return_mean"], score["return_std"]
         tell(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
-    from rl_training.runtime.checkpoint_directory import best_step
+    from rl_training.runtime.best_checkpoint import best_step
 
     trust = _trust_flag(result.run_dir / "config.yaml")
     run = result.run_dir

@@ -12,7 +12,7 @@ from rl_training.config.yaml_text import format_yaml
 from rl_training.experiments.compare import RunSummary, is_score, read_run
 from rl_training.experiments.document import Table, markdown_table
 from rl_training.experiments.jobs import read_lines
-from rl_training.runtime.checkpoint_directory import best_step
+from rl_training.runtime.best_checkpoint import best_step
 from rl_training.runtime.files import read_json, replace_durable, writing_to
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rl_training.errors import UserError, nearest
-from rl_training.runtime.checkpoint_directory import restore_best
+from rl_training.runtime.best_checkpoint import restore_best
 from rl_training.runtime.run import Run
 
 

@@ -71,10 +71,17 @@ def step_of(checkpoint: Path) -> int:
 def set_link(checkpoints: Path, link: Link, checkpoint: Path) -> None:
     """Let ``latest`` or ``best`` name ``checkpoint``, which lies in ``checkpoints``, in one step.
 
+    A directory of that name, such as a copy of a checkpoint, is moved beside and told.
+
     Raises:
         OSError: the disk is full or refuses; the link is as it was.
     """
-    replace_durable(checkpoints / link, f"{checkpoint.name}\n".encode())
+    path = checkpoints / link
+    if path.is_dir() and not path.is_symlink():  # which no file replaces
+        aside = path.with_name(f"{link}.moved-{secrets.token_hex(4)}")
+        path.rename(aside)
+        logger.warning("%s was a directory; it is %s now.", path, aside.name)
+    replace_durable(path, f"{checkpoint.name}\n".encode())
 
 
 def read_link(checkpoints: Path, link: Link) -> Path | None:
@@ -89,38 +96,6 @@ def read_link(checkpoints: Path, link: Link) -> Path | None:
     if not _NAME.fullmatch(name) or not (checkpoints / name).is_dir():
         return None
     return checkpoints / name
-
-
-def restore_best(checkpoints: Path, step: int, best_step: int | None) -> None:
-    """Let ``best`` name the checkpoint of ``best_step``, the best until ``step``, at which the run
-    goes on; None: there was none. Where that checkpoint is gone, it names nothing of what an
-    earlier training did after ``step``.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    best = read_link(checkpoints, "best")
-    known = [path for path in list_checkpoints(checkpoints) if step_of(path) == best_step]
-    if known:
-        if best not in known:
-            set_link(checkpoints, "best", known[-1])
-        return
-    if best is None or step_of(best) <= step:
-        return
-    (checkpoints / "best").unlink()
-    if best_step is not None:
-        logger.warning(
-            "checkpoints/best is gone: the best evaluation until step %d was at step %d, of which "
-            "no checkpoint was kept.",
-            step,
-            best_step,
-        )
-
-
-def best_step(run: Path) -> int | None:
-    """Return the step of a run's best checkpoint; None when there is none."""
-    best = read_link(run / CHECKPOINTS, "best")
-    return None if best is None else step_of(best)
 
 
 def remove_superseded(
@@ -288,7 +263,7 @@ def latest_intact(run_dir: str | os.PathLike[str]) -> Path:
         )
     problems: list[CheckpointError] = []
     for path in _candidates(checkpoints):
-        problem = _problem(path)
+        problem = problem_of(path)
         if problem is None:
             return path
         logger.warning("damaged checkpoint passed over: %s", problem)
@@ -308,7 +283,8 @@ def verify(checkpoint: str | os.PathLike[str]) -> None:
     verify_files(directory, read_manifest(directory))
 
 
-def _problem(checkpoint: Path) -> CheckpointError | None:
+def problem_of(checkpoint: Path) -> CheckpointError | None:
+    """Return what `verify` finds wrong with a checkpoint; None: nothing."""
     try:
         verify(checkpoint)
     except CheckpointError as error:

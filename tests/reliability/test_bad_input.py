@@ -246,6 +246,23 @@ def test_a_pipe_in_place_of_a_small_file_is_as_if_it_were_missing(
     assert digest(run) == digest(reference("ppo_cartpole"))
 
 
+@pytest.mark.parametrize("name", ["latest", "best"])
+def test_a_directory_in_place_of_a_link_is_moved_beside(
+    tmp_path: Path, reference: Reference, name: str
+) -> None:
+    run = interrupted_run(tmp_path, reference)
+    link = run / "checkpoints" / name
+    link.unlink()
+    shutil.copytree(checkpoints(run)[0], link)
+    done = execute("resume", run)
+    assert done.returncode == 0, done.stderr
+    assert f"{link} was a directory" in done.stderr
+    assert digest(run) == digest(reference("ppo_cartpole"))
+    assert link.read_text() == (reference("ppo_cartpole") / "checkpoints" / name).read_text()
+    [moved] = link.parent.glob(f"{name}.moved-*")
+    assert (moved / "manifest.json").is_file()
+
+
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
 def test_a_pipe_in_place_of_a_log_is_refused(
     tmp_path: Path, reference: Reference, name: str

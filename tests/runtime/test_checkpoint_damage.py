@@ -16,12 +16,15 @@ import pytest
 import torch
 
 from rl_training.errors import UserError
+from rl_training.runtime.best_checkpoint import restore_best
 from rl_training.runtime.checkpoint import (
     CheckpointError,
     latest_intact,
     load_checkpoint,
     load_policy,
+    read_link,
     save_checkpoint,
+    set_link,
     verify,
 )
 from rl_training.runtime.files import json_bytes
@@ -254,3 +257,25 @@ def test_when_all_are_damaged_the_newest_is_named(checkpoints: Path, newest: Pat
         (path / "state.json").unlink()
     with pytest.raises(CheckpointError, match=r"every checkpoint .*step_000000000002/state.json"):
         latest_intact(checkpoints.parent)
+
+
+def test_best_is_not_set_to_a_damaged_checkpoint(
+    checkpoints: Path, newest: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (newest / "state.json").write_text("{}")
+    restore_best(checkpoints, step=2, best_step=2)
+    assert read_link(checkpoints, "best") is None
+    assert "state.json" in caplog.text
+    twin = shutil.copytree(checkpoints / "step_000000000001", checkpoints / "step_000000000002_0")
+    restore_best(checkpoints, step=2, best_step=2)
+    assert read_link(checkpoints, "best") == twin
+
+
+def test_best_of_a_future_that_was_left_is_no_damaged_checkpoint(
+    checkpoints: Path, newest: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_link(checkpoints, "best", newest)
+    (checkpoints / "step_000000000001" / "state.json").write_text("{}")
+    restore_best(checkpoints, step=1, best_step=1)
+    assert read_link(checkpoints, "best") is None
+    assert "no intact checkpoint was kept" in caplog.text
