@@ -54,8 +54,17 @@ def read_resume_change(run: Path, checkpoint: str | None) -> ResumeChange | None
         if content is None:
             raise ValueError("it cannot be read")
         change = ResumeChange(**content)
-        require_counter("total_timesteps", change.total_timesteps)
-        require_counter("schedule_horizon", change.schedule_horizon or 0)
+        if not isinstance(change.checkpoint, str | None):
+            raise TypeError(f"checkpoint is {change.checkpoint!r}")
+        _require_steps("total_timesteps", change.total_timesteps)
+        if change.schedule_horizon is not None:
+            _require_steps("schedule_horizon", change.schedule_horizon)
         if not isinstance(change.go_on, bool):
             raise TypeError(f"go_on is {change.go_on!r}")
     return change if change.checkpoint == checkpoint else None
+
+
+def _require_steps(name: str, value: object) -> None:
+    """Raise ``ValueError`` unless ``value`` is a number of steps that a config takes."""
+    if not 0 < require_counter(name, value) < 2**63:
+        raise ValueError(f"{name} is {value}")
