@@ -174,7 +174,8 @@ def save_alone(
 ) -> Path:
     """Write a whole checkpoint as the directory ``path``, outside of a run.
 
-    An earlier checkpoint there is replaced, anything else is refused; missing parents are created.
+    An earlier checkpoint there is replaced, also through a symbolic link; anything else is refused.
+    Missing parents are created.
     The arguments are those of `save_checkpoint`.
 
     Raises:
@@ -279,10 +280,12 @@ def _publish_alone(target: Path, write: Callable[[Path], None]) -> Path:
         raise CheckpointWriteError(f"{target} exists and is no checkpoint: give another path.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_directory(target.parent)
+        # Of a symbolic link, what it leads to is replaced, and the link stays.
+        place = target.resolve() if target.is_symlink() else target
+        temporary = temporary_directory(place.parent)
         try:
             write(temporary)
-            swap_in(temporary, target)
+            swap_in(temporary, place)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

@@ -183,3 +183,27 @@ def test_an_environment_that_does_not_fit_is_refused_at_load(
     for env in (Identity, Identity(), "Pendulum-v1"):
         with pytest.raises(UserError, match="space is"):
             PPO.load(path, env=env)
+
+
+@pytest.mark.parametrize("policy_only", [False, True])
+def test_a_checkpoint_is_replaced_through_a_link(tmp_path: Path, policy_only: bool) -> None:
+    algorithm = make()
+    place = algorithm.save(tmp_path / "elsewhere" / "saved")
+    link = tmp_path / "link"
+    link.symlink_to(place)
+    algorithm.learn(64)
+    with pytest.raises(UserError, match="exists already"):
+        algorithm.save(link)
+    assert algorithm.save(link, policy_only=policy_only, overwrite=True) == link
+    assert link.is_symlink()
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["saved"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "link"]
+    for path in (link, place):
+        assert torch.equal(parameters(PPO.load(path)), parameters(algorithm))
+
+
+def test_a_link_to_nothing_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match="link exists and is no checkpoint"):
+        make().save(tmp_path / "link", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
