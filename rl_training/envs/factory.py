@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from torch import nn
 
 from rl_training.arguments import environment_name
 from rl_training.envs import procgen
@@ -117,6 +118,11 @@ def _finish(
     *,
     in_worker: bool = False,
 ) -> Environment:
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise UserError(
+            f"{environment_name(env)} is a vector of environments: a callable must make a single "
+            "one, and is called as often as num_envs says."
+        )
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{env!r} is not a gymnasium environment.")
     require_usable(env)
@@ -184,9 +190,16 @@ def single_env(env: Any, config: TrainConfig) -> Environment:
     """
     if env is None or isinstance(env, str):
         return _make_quiet(env or config.env_id, config, 0)
-    if isinstance(env, gymnasium.Env) or not callable(env):
+    if isinstance(env, gymnasium.Env) or not is_maker(env):
         return _finish(env, config, 0, record_episode_statistics=False)
     return _call(env, config, 0)
+
+
+def is_maker(env: Any) -> bool:
+    """Return whether ``env`` may be called to make an environment; TorchRL's environments can be
+    called too, as modules.
+    """
+    return callable(env) and not isinstance(env, nn.Module)
 
 
 def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> AnyVector:
@@ -223,7 +236,7 @@ def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> 
         return SyncVectorEnv([lambda: wrapped], autoreset_mode=AutoresetMode.DISABLED)
     if is_parallel(env):
         return cast("AnyVector", parallel_rows(lambda: env, config, num_envs))
-    if callable(env):
+    if is_maker(env):
         try:
             return _vectorize(functools.partial(_call, env, config), config, num_envs)
         except MadeParallelError as made:

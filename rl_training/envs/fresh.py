@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 
 from rl_training.arguments import environment_name
-from rl_training.envs.factory import make_env, make_normalizer
+from rl_training.envs.factory import is_maker, make_env, make_normalizer
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.parallel import is_parallel_id, parallel_maker
 from rl_training.envs.video import VideoRecorder, VideoRequest
@@ -18,6 +18,11 @@ from rl_training.errors import UserError
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
+
+_GIVE = (
+    "give an id or a callable that makes one environment, no vector of them, to train in or to "
+    "evaluate(env=...); without evaluation.final and evaluation.interval, training needs none"
+)
 
 
 def fresh_source(
@@ -82,11 +87,11 @@ def _maker(config: TrainConfig, env: Any, render_mode: str | None) -> Callable[[
     if isinstance(env, gymnasium.Env) and env.spec is not None:
         _require_rebuildable(env.spec)
         return functools.partial(gymnasium.make, env.spec, render_mode=render_mode)
-    if callable(env):
+    if is_maker(env):
         return _drawn(env, render_mode)
     raise UserError(
         f"{environment_name(env)} does not say how to make another environment like it, "
-        "which evaluation needs: give a callable that makes one, or evaluate(env=...)."
+        f"which evaluation needs: {_GIVE}."
     )
 
 
@@ -95,8 +100,7 @@ def _require_rebuildable(spec: Any) -> None:
         if wrapper.kwargs is None:
             raise UserError(
                 f"the wrapper {wrapper.name} of {spec.id} does not say how to make another one "
-                "(gymnasium.utils.RecordConstructorArgs), which evaluation needs: give a callable "
-                "that makes the environment, or evaluate(env=...)."
+                f"(gymnasium.utils.RecordConstructorArgs), which evaluation needs: {_GIVE}."
             )
 
 

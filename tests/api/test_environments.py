@@ -43,6 +43,35 @@ def test_an_instance_says_how_many_it_is_and_needs_another_to_be_evaluated_in() 
     assert made.evaluate(episodes=2)["episodes"] == 2
 
 
+class OwnVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector that says nothing of its environments."""
+
+    def __init__(self, count: int = 2) -> None:
+        inside = SyncVectorEnv([Identity] * count, autoreset_mode=AutoresetMode.DISABLED)
+        self.num_envs, self.metadata = count, inside.metadata
+        self.single_observation_space = inside.single_observation_space
+        self.single_action_space = inside.single_action_space
+        self.observation_space = inside.observation_space
+        self.action_space = inside.action_space
+        self.reset, self.step = inside.reset, inside.step  # type: ignore[method-assign]
+
+
+def test_a_vector_that_cannot_be_made_anew_is_refused_with_what_can() -> None:
+    algorithm = make(env=OwnVector()).learn(64)
+    vectors = (OwnVector(), algorithm.environment, gymnasium.make_vec("CartPole-v1", num_envs=2))
+    for env in (None, *vectors):
+        with pytest.raises(UserError, match="an id or a callable that makes one environment, no v"):
+            algorithm.evaluate(episodes=2, env=env)
+    for maker in (OwnVector, lambda: SyncVectorEnv([Identity] * 2)):
+        with pytest.raises(UserError, match=r"Vector.* is a vector of environments"):
+            algorithm.evaluate(episodes=2, env=maker)
+        with pytest.raises(UserError, match="must make a single one"):
+            PPO(maker)
+    with pytest.raises(UserError, match="is not an environment; allowed"):
+        PPO(algorithm.environment)
+    assert algorithm.evaluate(episodes=2, env=Identity)["lengths"] == [16, 16]
+
+
 def test_a_class_makes_as_many_as_the_config_says() -> None:
     algorithm = PPO(Identity, num_steps=16, minibatch_size=16)
     assert algorithm.environment.num_envs == algorithm.config.num_envs == 8
