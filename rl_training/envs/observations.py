@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.envs.flatten import flattening_of
+from rl_training.envs.flatten import FLOAT_BYTES, flattening_of
 from rl_training.envs.normalize import Normalizer
 from rl_training.envs.parts import leaves_of, part_of
 from rl_training.envs.spaces import observation_dtype
@@ -24,8 +24,14 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
     """
     flattening = flattening_of(space)
     if flattening is not None:
-        flat, single = flattening.given(observation)
-        return _finite(torch.from_numpy(normalizer.normalize_observation(flat))), single
+        with np.errstate(over="ignore"):  # what is infinite then is told
+            flat, single = flattening.given(observation)
+        given = torch.from_numpy(normalizer.normalize_observation(flat))
+        if flattening.packed:
+            _require_finite(given[:, : flattening.floats * FLOAT_BYTES].view(torch.float32))
+        else:
+            _require_finite(given)
+        return given, single
     try:
         array = np.asarray(observation)
     except ValueError as error:
@@ -41,13 +47,14 @@ def as_batch(observation: Any, space: Any, normalizer: Normalizer) -> tuple[torc
     batch = normalizer.normalize_observation(array[None] if single else array)
     dtype = observation_dtype(space, normalized=normalizer.makes_floats)
     with np.errstate(over="ignore"):  # what is infinite then is told
-        return _finite(torch.from_numpy(np.array(batch, dtype))), single
+        given = torch.from_numpy(np.array(batch, dtype))
+    _require_finite(given)
+    return given, single
 
 
-def _finite(batch: torch.Tensor) -> torch.Tensor:
+def _require_finite(batch: torch.Tensor) -> None:
     if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
         raise UserError("the observation holds a number that is NaN or infinite.")
-    return batch
 
 
 def leading_shape(observation: Any, space: Any) -> tuple[int, ...] | None:

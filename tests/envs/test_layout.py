@@ -15,7 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from rl_training.envs.flatten import Flattening
 from rl_training.envs.layout import layout_of, name_of
-from rl_training.envs.normalize import PackedNormalizer
+from rl_training.envs.normalize import Normalizer, PackedNormalizer
+from rl_training.envs.observations import as_batch
 from rl_training.envs.parts import leaves_of
 from rl_training.errors import NonFiniteError, UserError
 from rl_training.finite import check_batch
@@ -123,6 +124,20 @@ def test_a_nan_among_the_bytes_is_found_and_named() -> None:
     batch = collect(environment, 3, generator())
     with pytest.raises(NonFiniteError, match=r"'next.observation' of environment 0 at step 7"):
         check_batch(batch, step=7, layout=layout_of(SPACE))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("normalizer", [Normalizer(), Normalizer(observation=PackedNormalizer(2))])
+def test_what_is_given_among_the_bytes_is_finite(number: float, normalizer: Normalizer) -> None:
+    camera = np.full((2, 3, 1), 255, np.uint8)  # four such bytes are a NaN
+    observation = {"camera": camera, "speed": np.array([0.0, number])}
+    if normalizer.observation is None or np.isnan(number):  # it clips what is too large
+        with pytest.raises(UserError, match="NaN or infinite"):
+            as_batch(observation, SPACE, normalizer)
+    batch, single = as_batch({**observation, "speed": np.array([0.0, 1e30])}, SPACE, normalizer)
+    assert batch.shape == (1, *Flattening(SPACE).space.shape) and single
+    alone = spaces.Dict(camera=SPACE["camera"])
+    assert as_batch({"camera": camera}, alone, Normalizer())[0].shape == (1, 8)
 
 
 def test_floats_where_the_space_says_bytes_are_refused() -> None:
