@@ -10,6 +10,7 @@ from pathlib import Path
 from rl_training.errors import UserError, nearest
 from rl_training.experiments.compare import RunSummary, grouped, read_run
 from rl_training.experiments.jobs import read_lines
+from rl_training.experiments.line_styles import style_numbers
 from rl_training.experiments.plots import Curve, draw_curves, require_matplotlib, save
 from rl_training.runtime.files import writing_to
 
@@ -42,12 +43,18 @@ def plot_runs(
     if not found:
         raise UserError("there is no run to plot.")
     metric = _usual_metric(found) if metric is None else metric
+    lines_of = grouped(_with_values(found, metric))
     panels: dict[str, dict[str, list[Curve]]] = {
         env_id: {name: [run.curve(metric) for run in members] for name, members in lines.items()}
-        for env_id, lines in grouped(_with_values(found, metric)).items()
+        for env_id, lines in lines_of.items()
     }
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    styles = {name: number for number, name in enumerate(names)}
+    styles = style_numbers(
+        {
+            name: members[0].config["algo"]
+            for lines in lines_of.values()
+            for name, members in lines.items()
+        }
+    )
     path = Path(output)
     base = path.with_suffix("") if path.suffix in (".png", ".svg") else path
     with writing_to(base.parent):

@@ -16,6 +16,7 @@ import numpy as np
 
 from rl_training.errors import UserError
 from rl_training.experiments.document import Picture
+from rl_training.experiments.line_styles import bar_style, line_style, style_numbers
 from rl_training.experiments.manifest import Manifest
 from rl_training.experiments.results import PresetResult, scaled_scores
 from rl_training.experiments.statistics import (
@@ -28,11 +29,6 @@ from rl_training.experiments.statistics import (
 Curve = Sequence[tuple[int, float]]
 """Step and value of each point."""
 
-_COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's, told apart by colour-blind readers."""
-_LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
 _PUBLISHED = ("o", "s", "^", "D")
 _STYLE = {
     "svg.hashsalt": "rl_training",  # equal data, equal file
@@ -63,7 +59,8 @@ def draw_benchmark(
     require_matplotlib()
     pictures = []
     panels: dict[str, dict[str, list[Curve]]] = {}
-    styles = algorithm_styles(results)
+    algorithms = style_numbers({each.config.algo: each.config.algo for each in results})
+    styles = {each.preset: algorithms[each.config.algo] for each in results}
     for each in results:
         curves: list[Curve] = [seed.curve for seed in each.done if len(seed.curve) > 1]
         if curves:
@@ -88,7 +85,9 @@ def draw_benchmark(
             "Performance profiles: share of an algorithm's runs with a scaled final score above a "
             "threshold, with 95 % intervals. In brackets its presets, or their number."
         )
-        pictures.append(Picture(save(_profiles(scaled), directory / "profiles"), caption))
+        pictures.append(
+            Picture(save(_profiles(scaled, algorithms), directory / "profiles"), caption)
+        )
     return pictures
 
 
@@ -102,12 +101,6 @@ def require_matplotlib() -> None:
         importlib.import_module("matplotlib")
     except ImportError as error:
         raise UserError('plots need an extra: pip install "rl_training[plots]".') from error
-
-
-def algorithm_styles(results: Sequence[PresetResult]) -> dict[str, int]:
-    """Return the number of each preset's style: one for each algorithm."""
-    algorithms = list(dict.fromkeys(each.config.algo for each in results))
-    return {each.preset: algorithms.index(each.config.algo) for each in results}
 
 
 def draw_curves(
@@ -167,14 +160,7 @@ def _wrapped(name: str) -> str:
 
 def _line(axis: Any, name: str, curves: Sequence[Curve], place: int) -> None:
     steps, values = shared_steps(curves)
-    style: dict[str, Any] = {
-        "color": _COLORS[place % len(_COLORS)],
-        "linestyle": _LINES[place % len(_LINES)],
-        "marker": _MARKERS[place % len(_MARKERS)],
-        "markersize": 4,
-        "markevery": max(1, len(steps) // 10),
-        "linewidth": 1.4,
-    }
+    style = {**line_style(place), "markevery": max(1, len(steps) // 10), "linewidth": 1.4}
     runs = len(curves)
     label = f"{_wrapped(name)} ({runs} run{'' if runs == 1 else 's'})"
     axis.plot(steps, interquartile_means(values.T), label=label, **style)
@@ -246,9 +232,7 @@ def _bar(axis: Any, result: PresetResult, place: int, style: int, base: float) -
         height=0.6,
         xerr=error,
         capsize=3,
-        color="white",
-        edgecolor=_COLORS[style % len(_COLORS)],
-        hatch=_HATCHES[style % len(_HATCHES)],
+        **bar_style(style),
     )
     # Below the line of the interval, which would hide them.
     axis.plot(scores, [place + 0.2] * len(scores), ".", color="black", markersize=4, zorder=3)
@@ -273,22 +257,21 @@ def _published_legend(figure: Any, published: Mapping[str, int]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
-def _profiles(scaled: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
+def _profiles(
+    scaled: Mapping[str, Mapping[str, Sequence[float]]], styles: Mapping[str, int]
+) -> Any:
     figure, [axis] = _grid(1, 3.6)
     for place, (algo, strata) in enumerate(scaled.items()):
+        style = line_style(styles[algo])
         share, low, high = performance_profile(list(strata.values()), _THRESHOLDS.tolist())
-        color = _COLORS[place % len(_COLORS)]
         axis.plot(
             _THRESHOLDS,
             share,
-            color=color,
-            linestyle=_LINES[place % len(_LINES)],
-            marker=_MARKERS[place % len(_MARKERS)],
+            **style,
             markevery=(place * 2, 12),
-            markersize=4,
             label=f"{algo} ({_few_or_how_many(strata)})",
         )
-        axis.fill_between(_THRESHOLDS, low, high, color=color, alpha=0.12, linewidth=0)
+        axis.fill_between(_THRESHOLDS, low, high, color=style["color"], alpha=0.12, linewidth=0)
     axis.set_xlabel("scaled score")
     axis.set_ylabel("share of runs above")
     axis.set_ylim(-0.02, 1.02)

@@ -10,9 +10,13 @@ import pytest
 from rl_training.cli import main
 from rl_training.config import dump_yaml, load_config, replace_config
 from rl_training.experiments import plot_runs as plot_runs_module
+from rl_training.experiments import plots
 from rl_training.experiments.card import card
 from rl_training.experiments.compare import compare, grouped, read_run
+from rl_training.experiments.line_styles import style_numbers
 from rl_training.experiments.plots import shared_steps
+from rl_training.experiments.results import load_results
+from tests.experiments.stand_in import write_manifest, write_runs
 
 
 def write_run(directory: Path, *, preset: str = "ppo_cartpole", **changes: Any) -> str:
@@ -210,6 +214,53 @@ def test_a_line_is_the_interquartile_mean_of_its_runs(tmp_path: Path) -> None:
     [band] = figure.axes[0].collections
     heights = band.get_paths()[0].vertices[:, 1]
     assert 1.0 <= heights.min() < 2.5 and 5.0 < heights.max() <= 200.0
+
+
+def styles_of(figure: Any) -> dict[str, Any]:
+    lines = [line for axis in figure.axes for line in axis.get_lines()]
+    return {
+        str(line.get_label()).partition(" ")[0]: (line.get_color(), line.get_linestyle())
+        for line in lines
+    }
+
+
+def test_an_algorithm_looks_alike_in_every_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    figures: dict[str, Any] = {}
+
+    def keep(figure: Any, path: Path) -> Path:
+        figures[path.name] = figure
+        return path.with_suffix(".svg")
+
+    monkeypatch.setattr(plot_runs_module, "save", keep)
+    monkeypatch.setattr(plots, "save", keep)
+    ppo, ppg = (write_run(tmp_path / each, preset=f"{each}_cartpole") for each in ("ppo", "ppg"))
+    for name, runs in (("both", [ppo, ppg]), ("turned", [ppg, ppo]), ("alone", [ppg])):
+        plot_runs_module.plot_runs(runs, tmp_path / name)
+    manifest = write_manifest(tmp_path).select(["ppg_cartpole"], [])
+    write_runs(manifest, tmp_path / "runs", {"ppg_cartpole": {1: 3.0, 2: 4.0, 3: 5.0}})
+    plots.draw_benchmark(manifest, load_results(manifest, tmp_path / "runs"), tmp_path)
+    expected = styles_of(figures["both"])
+    assert expected["ppo"] != expected["ppg"]
+    assert styles_of(figures["turned"]) == expected
+    assert styles_of(figures["alone"])["ppg"] == expected["ppg"]
+    assert styles_of(figures["learning_curves"])["ppg_cartpole"] == expected["ppg"]
+    assert styles_of(figures["profiles"])["ppg"] == expected["ppg"]
+    [bar] = figures["scores"].axes[0].patches
+    assert matplotlib_hex(bar.get_edgecolor()) == expected["ppg"][0]
+
+
+def matplotlib_hex(color: Any) -> str:
+    from matplotlib.colors import to_hex
+
+    return to_hex(color)
+
+
+def test_lines_of_one_figure_have_styles_of_their_own() -> None:
+    lines = {"mine": "a2c", "ppo, x 1": "ppo", "ppg": "ppg", "ppo, x 2": "ppo"}
+    assert style_numbers(lines) == {"mine": 2, "ppo, x 1": 0, "ppg": 1, "ppo, x 2": 3}
 
 
 def test_a_card_says_what_was_measured_and_how_to_load_it(
