@@ -17,6 +17,7 @@ from rl_training.experiments import worker
 from rl_training.experiments.backends import Backend, Handle, LocalBackend
 from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare
 from rl_training.experiments.manifest import Manifest, load_manifest
+from rl_training.runtime.run_lock import RunLock
 from rl_training.runtime.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -187,6 +188,8 @@ class _Session:
         ended = {job: status for job, status in statuses.items() if status is not None}
         for job, status in ended.items():
             del self._processes[job]
+            if status != worker.TAKEN:
+                _note_early_death(job, self._before[job].attempts, status)
             self._ended(job, status)
         return bool(ended)
 
@@ -227,6 +230,26 @@ class _Session:
     def _stop_all(self) -> None:
         for handle in self._processes.values():
             handle.stop()
+
+
+def _note_early_death(job: Job, attempts: int, status: int) -> None:
+    """Write down that a job's process ended before it wrote that it began, if so it was: the job
+    would seem to be as it was before.
+
+    Args:
+        job: nobody may be at it any more; if another process is, that writes its state.
+        attempts: how often the job had been started before.
+        status: of the process's end.
+    """
+    if not job.planned or job.state().attempts != attempts:
+        return
+    with contextlib.suppress(UserError, OSError), RunLock(job.directory):
+        if job.state().attempts == attempts:
+            stopped = status in STOPPED or status < 0
+            error = None if stopped else how_it_died(status, job)
+            job.write_state(
+                status="stopped" if stopped else "failed", error=error, attempts=attempts + 1
+            )
 
 
 def how_it_died(status: int, job: Job) -> str:

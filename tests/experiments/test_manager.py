@@ -19,7 +19,7 @@ from rl_training.config.yaml_text import format_yaml, parse_yaml
 from rl_training.errors import UserError
 from rl_training.experiments import worker
 from rl_training.experiments.jobs import Job, measured_as_now, prepare
-from rl_training.experiments.manager import ExperimentManager
+from rl_training.experiments.manager import STOPPED, ExperimentManager
 from rl_training.experiments.manifest import load_manifest
 from rl_training.runtime.files import json_bytes
 from rl_training.runtime.run_lock import RunLock
@@ -183,6 +183,47 @@ def test_a_folder_that_disappears_is_not_another_process_s(tmp_path: Path, befor
     assert outcome.failed == {made.jobs[0]: gone}
     assert said[-1] == f"failed   ppo_cartpole seed 1: {gone}"
     assert (outcome.elsewhere, outcome.exit_code) == ([], 1)
+
+
+class Dies:
+    """A backend and its handles: processes end before they write that they began."""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+
+    def start(self, job: Job, attempts: int, side_by_side: int) -> Any:
+        return self
+
+    def poll(self) -> int:
+        return self._status
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("status", "noted"), [(-9, "stopped"), (-15, "stopped"), (143, "stopped"), (1, "failed")]
+)
+def test_a_worker_that_dies_before_its_first_state_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int, noted: str
+) -> None:
+    made, said = manager(tmp_path, MANIFEST.replace("[1, 2]", "[1]")), list[str]()
+    outcome = made.run(say=said.append, backend=Dies(status))
+    where = [str(tmp_path / "tiny.yaml"), "--output-dir", str(made.directory)]
+    assert main(["benchmark", "status", *where]) == 0
+    assert capsys.readouterr().out.startswith(f"{noted:<8} ppo_cartpole seed 1")
+    [state] = made.status().values()
+    assert (state.attempts, bool(state.error)) == (1, noted == "failed")
+    assert (len(outcome.failed), len(outcome.stopped)) == ((0, 1) if status in STOPPED else (1, 0))
+    assert made.run(say=said.append, backend=Forks()).exit_code == 0
+    assert states(made) == ["done"]
+
+
+def test_a_worker_that_leaves_its_job_to_another_changes_nothing(tmp_path: Path) -> None:
+    made = manager(tmp_path)
+    made.run(say=lambda line: None, backend=Dies(worker.TAKEN))
+    assert states(made) == ["waiting", "waiting"]
 
 
 def test_a_job_that_another_process_has_is_left_to_it(tmp_path: Path) -> None:
