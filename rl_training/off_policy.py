@@ -16,6 +16,7 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_training.algorithm import Algorithm
+from rl_training.config import ModelConfig
 from rl_training.data.frame_stacks import stacked_frames
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_storage import scratch_directory
@@ -121,10 +122,11 @@ class OffPolicyAlgorithm(Algorithm):
         """Box actions lie in [-1, 1]: policies, noise and critics know nothing of bounds."""
         return "Box" in self.action_spaces
 
-    def _make_encoder(self) -> nn.Module:
+    def _make_encoder(self, model: ModelConfig | None = None) -> nn.Module:
+        """Return an encoder as ``model`` says; None: as the config does."""
         space = self.observation_space
         dtype, layout = observation_dtype(space).name, self.observation_layout
-        return configured_encoder(self.config.model, space.shape, dtype, layout)()
+        return configured_encoder(model or self.config.model, space.shape, dtype, layout)()
 
     def _require_built_networks(self, *, encoder: bool) -> None:
         """Raise where networks of a user's own, or images, are asked for and not taken."""

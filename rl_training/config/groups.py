@@ -33,7 +33,9 @@ class ModelConfig:
     """The networks."""
 
     hidden_sizes: list[int] = field(default_factory=lambda: [64, 64])
-    """Units of each hidden layer."""
+    """Units of each hidden layer of an MLP."""
+    critic_hidden_sizes: list[int] | None = None
+    """The same of the value function or the critics; null: hidden_sizes."""
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = "tanh"
     """Non-linearity between the layers."""
     shared_trunk: bool = False
@@ -60,8 +62,8 @@ class ModelConfig:
 
     def validate(self) -> None:
         """Raise ConfigKeyError for an impossible value."""
-        for index, size in enumerate(self.hidden_sizes):
-            between(f"model.hidden_sizes[{index}]", size, 1, _WIDEST_LAYER)
+        _require_layers("model.hidden_sizes", self.hidden_sizes)
+        _require_layers("model.critic_hidden_sizes", self.critic_hidden_sizes or [])
         if self.encoder not in _ENCODERS and ":" not in self.encoder:
             hint = nearest(self.encoder, _ENCODERS)
             message = (
@@ -80,15 +82,23 @@ class ModelConfig:
         if self.feature_size is not None:
             between("model.feature_size", self.feature_size, 1, _WIDEST_LAYER)
         require(
-            len(self.hidden_sizes) <= _DEEPEST_NETWORK,
-            "model.hidden_sizes",
-            f"must be at most {_DEEPEST_NETWORK} layers, not {len(self.hidden_sizes)}",
-        )
-        require(
             self.network is None or ":" in self.network,
             "model.network",
             "must have the form 'module:Class'",
         )
+
+    def of_critic(self) -> ModelConfig:
+        """Return what the value function or the critics are built by."""
+        if self.critic_hidden_sizes is None:
+            return self
+        return replace(self, hidden_sizes=self.critic_hidden_sizes)
+
+
+def _require_layers(key: str, sizes: list[int]) -> None:
+    for index, size in enumerate(sizes):
+        between(f"{key}[{index}]", size, 1, _WIDEST_LAYER)
+    most = _DEEPEST_NETWORK
+    require(len(sizes) <= most, key, f"must be at most {most} layers, not {len(sizes)}")
 
 
 @dataclass(kw_only=True)

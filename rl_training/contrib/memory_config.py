@@ -42,6 +42,11 @@ class MemoryConfig(Hyperparameters):
 
     def validate_memory(self, config: TrainConfig) -> None:
         """Refuse what no policy can remember with, or no sequence be cut by."""
+        require(
+            config.model.critic_hidden_sizes is None,
+            "model.critic_hidden_sizes",
+            "must be null with a memory: what both memories read has one size",
+        )
         for key, most in _AT_MOST.items():
             self._require(1 <= getattr(self, key) <= most, key, f"lie in [1, {most}]")
         sizes = self.output_sizes

@@ -49,16 +49,19 @@ class ActorCritic(nn.Module):
         *,
         make_encoder: Callable[[], nn.Module],
         make_head: Callable[[int], ActionHead],
+        make_value_encoder: Callable[[], nn.Module] | None = None,
         architecture: Architecture = "dual",
         orthogonal_init: bool = True,
     ) -> None:
         super().__init__()
         self.architecture = architecture
         self.encoder = make_encoder()
-        num_features = output_size(self.encoder)
-        self.action_head = make_head(num_features)
-        self.value_encoder = make_encoder() if architecture == "dual" else None
-        self.value_head = nn.Linear(num_features, 1)
+        self.action_head = make_head(output_size(self.encoder))
+        self.value_encoder = (
+            (make_value_encoder or make_encoder)() if architecture == "dual" else None
+        )
+        read = self.encoder if self.value_encoder is None else self.value_encoder
+        self.value_head = nn.Linear(output_size(read), 1)
         self._orthogonal_init = orthogonal_init
         if orthogonal_init:
             for module, gain in (
@@ -208,12 +211,14 @@ class MLPPPGModel(ActorCritic):
         *,
         make_encoder: Callable[[], nn.Module],
         make_head: Callable[[int], ActionHead],
+        make_value_encoder: Callable[[], nn.Module] | None = None,
         architecture: Architecture = "dual",
         orthogonal_init: bool = True,
     ) -> None:
         super().__init__(
             make_encoder=make_encoder,
             make_head=make_head,
+            make_value_encoder=make_value_encoder,
             architecture=architecture,
             orthogonal_init=orthogonal_init,
         )

@@ -94,7 +94,10 @@ def build_actor_critic(
     # Before anything is called: what a text names may be any function of any module.
     if not (isinstance(chosen, type) and issubclass(chosen, cls)):
         raise UserError(f"model.network: {model.network} must be a subclass of {cls.__name__}.")
-    make_encoder = configured_encoder(model, observation_shape, observation_dtype, layout)
+    observed = (observation_shape, observation_dtype, layout)
+    encoders = {"make_encoder": configured_encoder(model, *observed)}
+    if model.critic_hidden_sizes is not None:
+        encoders["make_value_encoder"] = configured_encoder(model.of_critic(), *observed)
     make_head = head_factory(**action, **head_options)
     options = dict(model_options or {})
     if mask is not None:
@@ -102,9 +105,9 @@ def build_actor_critic(
         if chosen.masks_its_features:
             options["mask_columns"] = mask
         else:
-            make_encoder = masked_encoder(make_encoder, mask)
+            encoders = {name: masked_encoder(make, mask) for name, make in encoders.items()}
     return chosen(
-        make_encoder=make_encoder,
+        **encoders,
         make_head=make_head,
         architecture=architecture,
         orthogonal_init=model.orthogonal_init,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, require
 from rl_training.envs.masks import MaskColumns, mask_columns
 from rl_training.losses import dqn as losses
 from rl_training.models.masked import legal_alone, legal_or_all, random_legal
@@ -93,6 +93,11 @@ class DQNConfig(OffPolicyConfig):
             self.value_min < self.value_max, "value_max", f"be above value_min {self.value_min}"
         )
         self._require_positive("noisy_std")
+        require(
+            config.model.critic_hidden_sizes is None,
+            "model.critic_hidden_sizes",
+            "must be null for dqn, which has action values alone: model.hidden_sizes are theirs",
+        )
 
     def resolved(self) -> DQNConfig:
         """Return the config with what ``rainbow`` stands for."""

@@ -145,6 +145,11 @@ class PPGConfig(ClippedPolicyConfig):
             "model.shared_trunk",
             "is PPO's; PPG has algorithm.architecture",
         )
+        require(
+            config.model.critic_hidden_sizes is None or self.architecture == "dual",
+            "model.critic_hidden_sizes",
+            f"must be null with architecture {self.architecture}: both have the same layers",
+        )
 
 
 class PPG(PPO):

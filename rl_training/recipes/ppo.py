@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_training.config import Hyperparameters, TrainConfig
+from rl_training.config import Hyperparameters, TrainConfig, require
 from rl_training.data.rollout_buffer import RolloutBuffer, shuffled_indices
 from rl_training.losses.ppo import LeanClipPPOLoss, normalize
 from rl_training.losses.returns import explained_variance
@@ -117,6 +117,11 @@ class PPOConfig(ClippedPolicyConfig):
         """Refuse values that cannot be trained with, naming key and value."""
         super().validate(config)
         self._require_at_least_one("num_epochs")
+        require(
+            config.model.critic_hidden_sizes is None or not config.model.shared_trunk,
+            "model.critic_hidden_sizes",
+            "must be null with model.shared_trunk: the value function has the policy's layers",
+        )
 
 
 class PPO(OnPolicyAlgorithm):

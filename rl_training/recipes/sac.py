@@ -7,6 +7,7 @@ python -m rl_training.recipes.sac --config zoo/sac_pendulum.yaml
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -127,11 +128,11 @@ class SAC(OffPolicyAlgorithm):
 
     def _make_critic(self, encoder: nn.Module) -> nn.Module:
         """Return critics of their own: MLPs, or with encoders like the policy's."""
-        model, shape = self.config.model, self.observation_space.shape
+        model, shape = self.config.model.of_critic(), self.observation_space.shape
         if not isinstance(encoder, MLP):
             self._require_float32()
             return EncodedDiscreteQ(
-                make_encoder=self._make_encoder,
+                make_encoder=functools.partial(self._make_encoder, model),
                 num_actions=self.num_actions,
                 orthogonal_init=model.orthogonal_init,
             )

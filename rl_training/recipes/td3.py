@@ -90,7 +90,7 @@ class TD3(OffPolicyAlgorithm):
         critic = ContinuousQ(
             observation_shape=self.observation_space.shape,
             num_actions=self.num_actions,
-            hidden_sizes=model.hidden_sizes,
+            hidden_sizes=model.of_critic().hidden_sizes,
             count=2 if config.twin_critics else 1,
             activation=model.activation,
             orthogonal_init=model.orthogonal_init,
