@@ -231,8 +231,9 @@ class TrainingLoop:
         algorithm.schedule_horizon = algorithm.schedule_horizon or self.total_timesteps
         if algorithm.scheduled and algorithm.progress() >= 1.0:
             logger.warning(
-                "The schedules ended with the first budget: what fell to zero stays zero. "
-                "reschedule=True (--reschedule) stretches them to the new one."
+                "The schedules ended with the first budget: what fell to zero stays zero, and at a "
+                "learning rate or a clipping of zero nothing more is learnt. --reschedule "
+                "(reschedule=True) stretches them to the new one."
             )
         set_torch_threads(algorithm.config.torch_threads)
         if self._progress:

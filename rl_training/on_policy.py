@@ -118,7 +118,7 @@ class OnPolicyAlgorithm(Algorithm):
         observation = batch.get("observation").to(self.device)
         action = batch.get("action").to(self.device)
         log_probability, _, value = self.model.evaluate_actions(observation, action, **known)
-        require_agreement(self.model, observation, action)
+        require_agreement(self.model, observation, action, (log_probability, value))
         batch.set("action_log_prob", log_probability.cpu())
         batch.set("state_value", value.unsqueeze(-1).cpu())
 

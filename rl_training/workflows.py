@@ -32,7 +32,7 @@ from rl_training.runtime import checkpoint as checkpoints
 from rl_training.runtime.callback_states import require_callbacks
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint_directory import run_of
-from rl_training.runtime.devices import device_here
+from rl_training.runtime.devices import device_here, resolve_device
 from rl_training.runtime.progress import EvaluationProgress
 from rl_training.runtime.resume_change import ResumeChange, read_resume_change
 from rl_training.runtime.run import Run
@@ -197,10 +197,12 @@ def resume_checkpoint(
         progress: show a progress line.
 
     Raises:
-        UserError: no run is there, its checkpoints are damaged, or its environment does not
-            reproduce.
+        UserError: no run is there, its checkpoints are damaged, its environment does not reproduce,
+            or there is no such device.
     """
     require_callbacks(callbacks)
+    if device is not None:
+        resolve_device(device)
     path = Path(path).absolute()  # an environment may change where that is
     directory = run_of(path)
     # Before anything is read: what another training writes meanwhile would be lost.

@@ -211,6 +211,17 @@ def test_a_real_environment_is_recorded_without_a_screen(
     assert "XDG_RUNTIME_DIR" not in capfd.readouterr().err
 
 
+def test_an_environment_is_checked_without_a_word_about_screens(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SDL_VIDEODRIVER")
+    pytest.importorskip("pygame", reason="needs pygame, of the video extra")
+    assert cli.main(["check-env", "CartPole-v1"]) == 0
+    printed = capfd.readouterr()
+    assert "videos work" in printed.out
+    assert "XDG_RUNTIME_DIR" not in printed.err
+
+
 def test_an_episode_that_does_not_end_leaves_no_file(tmp_path: Path) -> None:
     env = VideoRecorder(Painted("rgb_array"), VideoRequest(tmp_path / "videos", 1))
     env.reset(seed=0)

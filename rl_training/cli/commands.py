@@ -253,11 +253,11 @@ def _close(result: TrainResult, here: Path) -> int:
         tell(f"  evaluation  return {mean:.1f} ± {spread:.1f} over {_counted(score)}")
     from rl_training.runtime.best_checkpoint import best_step
 
-    trust = _trust_flag(result.run_dir / "config.yaml")
+    trust, scheduled = _flags_for(result.run_dir / "config.yaml")
     run = result.run_dir
     if run.is_relative_to(here):
         run = run.relative_to(here)
-    budget = "" if result.exit_code else " --total-timesteps N"
+    budget = "" if result.exit_code else f" --total-timesteps N{scheduled}"
     tell(f"  run         {run}")
     best = best_step(result.run_dir)
     if best is not None and best != result.metrics["global_step"]:
@@ -282,15 +282,22 @@ def _program(here: Path) -> str:
     return f"{shlex.quote(path)} -m rl_training"
 
 
-def _trust_flag(path: Path) -> str:
-    """Return the flag without which code that a run's config names is not imported."""
+def _flags_for(path: Path) -> tuple[str, str]:
+    """Return two flags, or nothing: the one without which code that a run's config names is not
+    imported, and the one without which a larger budget finds schedules at their ends.
+    """
     from rl_training.arguments import named_modules
     from rl_training.config import load_config
 
     try:
-        return " --trust-modules" if named_modules(load_config(path)) else ""
+        config = load_config(path)
     except UserError:  # the run was read from its checkpoint
-        return ""
+        return "", ""
+    trust = " --trust-modules" if named_modules(config) else ""
+    schedules = {
+        value for key, value in vars(config.algorithm).items() if key.endswith("_schedule")
+    }
+    return trust, " --reschedule" if "linear" in schedules else ""
 
 
 def _evaluate(arguments: list[str]) -> int:

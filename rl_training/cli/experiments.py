@@ -84,7 +84,7 @@ class StatusArguments(ManifestArguments):
 @dataclass(kw_only=True)
 class ReportArguments(ManifestArguments):
     """Write tables and plots of the results; the exit status is 1 when an expected score is missed
-    or not measured yet.
+    or not all of its seeds are done.
     """
 
     report_dir: str | None = None

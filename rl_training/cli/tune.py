@@ -83,4 +83,5 @@ def _summary(study: Study, outcome: StudyOutcome) -> list[str]:
     score = f"{outcome.best_score:.1f}"
     lines.append(f"  best    trial {outcome.best_trial}: {score}, mean over the seeds")
     lines += [f"          {name}: {value}" for name, value in outcome.best_values.items()]
-    return [*lines, f"  train   rl-training train --config {outcome.preset}"]
+    # By the seed that chose it, a score would flatter.
+    return [*lines, f"  train   rl-training train --config {outcome.preset} --seed 101"]

@@ -115,10 +115,11 @@ class RecurrentPPO(PPO):
         keys = ("observation", "action", "is_init", *self.model.carried_sizes)
         rows = {key: batch[key].to(self.device) for key in keys}
         state = batch[MEMORY][:, 0].to(self.device)
-        given = (rows["observation"], rows["action"], state, rows["is_init"].squeeze(-1))
-        extra = self.model.extra(rows)
-        log_probability, _, value = self.model.evaluate_actions(*given, extra)
-        require_agreement_of_memory(self.model, *given, extra)
+        memory = (state, rows["is_init"].squeeze(-1), self.model.extra(rows))
+        observation, action = rows["observation"], rows["action"]
+        log_probability, _, value = self.model.evaluate_actions(observation, action, *memory)
+        scored = (log_probability, value)
+        require_agreement_of_memory(self.model, (observation, *memory), action, scored)
         batch.set("action_log_prob", log_probability.cpu())
         batch.set("state_value", value.unsqueeze(-1).cpu())
 

@@ -18,6 +18,7 @@ from rl_training.envs.answers import plain_reward
 from rl_training.envs.masks import LegalChoices, found_mask, mask_in
 from rl_training.envs.parts import leaves_of, part_text
 from rl_training.envs.spaces import DISCRETE, ActionMap
+from rl_training.envs.video import expect_no_screen
 from rl_training.errors import UserError, one_line
 
 Array = NDArray[Any]
@@ -295,6 +296,7 @@ def drawn_frame(make: Callable[[], Any]) -> str | None:
     Args:
         make: makes it, to be drawn as ``rgb_array``.
     """
+    expect_no_screen()
     try:
         env = make()
         try:

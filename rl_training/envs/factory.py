@@ -197,9 +197,9 @@ def single_env(env: Any, config: TrainConfig) -> Environment:
 
 def is_maker(env: Any) -> bool:
     """Return whether ``env`` may be called to make an environment; TorchRL's environments can be
-    called too, as modules.
+    called too, as the modules that they are.
     """
-    return callable(env) and not isinstance(env, nn.Module)
+    return callable(env) and not (isinstance(env, nn.Module) and hasattr(env, "observation_spec"))
 
 
 def as_vector(env: Any, config: TrainConfig, *, num_envs: int | None = None) -> AnyVector:

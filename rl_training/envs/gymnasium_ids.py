@@ -122,7 +122,8 @@ def spec_of(env_id: str) -> Any:
                 " The environment comes first, and there is no name of a policy: networks follow "
                 "from the spaces and from hidden_sizes, encoder and so on."
             )
-        raise UserError(f"{message} ({one_line(error)})") from error
+        said = "" if "Did you mean" in message else f" ({one_line(error)})"
+        raise UserError(f"{message}{said}") from error
 
 
 def _ids_of(module: str, new: set[str]) -> list[str]:

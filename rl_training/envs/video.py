@@ -26,6 +26,12 @@ class VideoRequest:
     """What the files are called, before the number: ``episode_0001.mp4``."""
 
 
+def expect_no_screen() -> None:
+    """Let SDL, with which many environments draw, not complain where it finds no screen."""
+    if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
 class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Writes the first episodes of an environment, drawn as ``rgb_array``, as ``episode_0001.mp4``
     and so on.
@@ -57,9 +63,7 @@ class VideoRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._recorded = self._taken = 0
         self._file: VideoFile | None = None
         ffmpeg()
-        if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
-            # SDL, with which many environments draw, would complain that it finds no screen.
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        expect_no_screen()
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, and its recording while any is due."""

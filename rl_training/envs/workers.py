@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -121,11 +122,7 @@ def _raise_sendable(error: Exception) -> NoReturn:
     known = type(error).__module__.partition(".")[0] in ("builtins", "rl_training")
     if known and _is_plain(error):
         raise error
-    try:
-        text = _told(error)
-    except Exception:
-        text = f"{type(error).__name__}: (it could not say more)"
-    raise RuntimeError(text) from error
+    raise RuntimeError(_told(error)) from error
 
 
 def _is_plain(error: Exception) -> bool:
@@ -139,10 +136,16 @@ def _is_plain(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> str:
-    """Return what ``error`` says with its notes, and those that a group of them holds."""
-    members = getattr(error, "exceptions", ())
-    own = f"{type(error).__name__}: {error}"
-    return "\n".join([own, *getattr(error, "__notes__", ()), *map(_told, members)])
+    """Return what ``error`` says, with its notes and with the errors that a group of them holds, as
+    far as it can be had.
+    """
+    text, more = "(it could not say more)", ""
+    with contextlib.suppress(Exception):
+        text = str(error)
+    with contextlib.suppress(Exception):
+        members = [f"{type(each).__name__}: {each}" for each in getattr(error, "exceptions", ())]
+        more = "".join(f"\n{each}" for each in (*getattr(error, "__notes__", ()), *members))
+    return f"{type(error).__name__}: {text}{more}"
 
 
 def _end_with_parent() -> None:

@@ -85,7 +85,7 @@ def why_not(result: PresetResult) -> str | None:
     if not result.done:
         return "not measured"
     if not result.complete:
-        return f"{len(result.done)} of {len(result.seeds)} seeds are done"
+        return result.seeds_done
     if not result.as_now:
         return "the preset or the manifest changed since"
     if _trained(result.config) != _trained(load_config(result.preset)):

@@ -31,10 +31,11 @@ def style_numbers(algorithms: Mapping[str, str]) -> dict[str, int]:
 
 def line_style(number: int) -> dict[str, Any]:
     """Return what matplotlib draws a line by."""
+    turns = number // len(_COLORS)  # each with other lines and markers for the same colours
     return {
         "color": _COLORS[number % len(_COLORS)],
-        "linestyle": _LINES[number % len(_LINES)],
-        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": _LINES[(number + turns) % len(_LINES)],
+        "marker": _MARKERS[(number + 2 * turns) % len(_MARKERS)],
         "markersize": 4,
     }
 
@@ -44,5 +45,5 @@ def bar_style(number: int) -> dict[str, Any]:
     return {
         "color": "white",
         "edgecolor": _COLORS[number % len(_COLORS)],
-        "hatch": _HATCHES[number % len(_HATCHES)],
+        "hatch": _HATCHES[(number + number // len(_COLORS)) % len(_HATCHES)],
     }

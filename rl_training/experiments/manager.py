@@ -17,7 +17,6 @@ from rl_training.experiments import worker
 from rl_training.experiments.backends import Backend, Handle, LocalBackend
 from rl_training.experiments.jobs import Job, JobState, jobs_of, locked, prepare
 from rl_training.experiments.manifest import Manifest, load_manifest
-from rl_training.runtime.run_lock import RunLock
 from rl_training.runtime.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -243,7 +242,7 @@ def _note_early_death(job: Job, attempts: int, status: int) -> None:
     """
     if not job.planned or job.state().attempts != attempts:
         return
-    with contextlib.suppress(UserError, OSError), RunLock(job.directory):
+    with contextlib.suppress(UserError, OSError), worker.locked_job(job.directory):
         if job.state().attempts == attempts:
             stopped = status in STOPPED or status < 0
             error = None if stopped else how_it_died(status, job)

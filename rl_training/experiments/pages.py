@@ -78,6 +78,8 @@ def _overview_row(result: PresetResult, final: dict[str, Any] | None) -> list[st
     if result.verdict is not None:
         how = "" if result.entry.expected_of == "mean" else ", every seed"
         expected = f"{number(result.entry.expected)}{how}: {result.verdict}"
+        if result.verdict == "incomplete":
+            expected += f", {result.seeds_done}"
     if final is None:
         return [*first, "", "not measured", "", "", expected, "", ""]
     return [

@@ -37,8 +37,8 @@ class Report:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By preset: ``reached``, ``missed`` or ``not measured``; those without an expected score
-        are left out.
+        """By preset: ``reached``, ``missed``, ``incomplete`` or ``not measured``; those without an
+        expected score are left out.
         """
         return {each.preset: each.verdict for each in self.results if each.verdict is not None}
 
@@ -212,7 +212,12 @@ def algorithm_rows(manifest: Manifest, results: Sequence[PresetResult]) -> list[
 
 def report_summary(report: Report) -> str:
     """Return a line per expected score, and where the report is."""
-    lines = [f"{verdict:<14}{preset}" for preset, verdict in report.verdicts.items()]
+    lines = [
+        f"{each.verdict:<14}{each.preset}"
+        + (f": {each.seeds_done}" if each.verdict == "incomplete" else "")
+        for each in report.results
+        if each.verdict is not None
+    ]
     return "\n".join([*lines, *(str(path) for path in report.files)])
 
 

@@ -72,13 +72,20 @@ class PresetResult:
         return len(self.scores()) == len(self.seeds)
 
     @property
+    def seeds_done(self) -> str:
+        """How many seeds are finished, in words."""
+        return f"{len(self.done)} of {len(self.seeds)} seeds are done"
+
+    @property
     def verdict(self) -> str | None:
-        """``reached``, ``missed`` or ``not measured``; None where nothing is expected."""
+        """``reached``, ``missed``, ``incomplete`` (seeds are left to do) or ``not measured``; None
+        where nothing is expected.
+        """
         expected, scores = self.entry.expected, self.scores()
         if expected is None:
             return None
         if not self.complete:
-            return "not measured"
+            return "incomplete" if self.done else "not measured"
         reached = min(scores) if self.entry.expected_of == "every seed" else _mean(scores)
         return "reached" if reached >= expected else "missed"
 

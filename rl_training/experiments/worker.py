@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     job = Job(content["preset"], content["seed"], directory)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_lock(directory))
+            stack.enter_context(locked_job(directory))
         except UserError:
             return TAKEN
         if job.state().attempts != attempts:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[None]:
+def locked_job(directory: Path) -> Iterator[None]:
     """Hold the job's lock. Who looks whether it is held holds it for a moment, too."""
     lock = RunLock(directory)
     for left in reversed(range(_TRIES)):

@@ -4,7 +4,7 @@ rollout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.heads import ActionHead
 
 FEATURES = "features"
 _COSTLY = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -37,8 +38,8 @@ class RolloutPolicy(TensorDictModuleBase):
         self.in_keys = ["observation"]
         self.out_keys: list[Any] = ["action", *([FEATURES] if self._keeps_features else [])]
         self.model = model
-        self._encoder = model.encoder.forward
-        self._sample = model.action_head.sample
+        self._encoder = model.encoder.__call__
+        self._sample = _sampler(model.action_head, generator)
         self._generator = generator
         self._device = torch.device("cpu")
         self._noise: Iterator[Tensor] = iter(())
@@ -66,6 +67,22 @@ def _as_defined_here(model: ActorCritic) -> bool:
     """
     names = ("forward", "evaluate_actions")
     return all(getattr(type(model), name) is getattr(ActorCritic, name) for name in names)
+
+
+def _sampler(head: ActionHead, generator: torch.Generator) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return how ``head`` samples by features and noise. Where one of one's own has a ``forward``
+    that its ``sample`` does not know of, or hooks, actions are drawn by what ``forward`` says.
+    """
+    order = type(head).__mro__
+    says, samples = (
+        next(place for place, each in enumerate(order) if name in vars(each))
+        for name in ("forward", "sample")
+    )
+    library = order[says].__module__.startswith("rl_training.")
+    hooks = head._forward_hooks or head._forward_pre_hooks
+    if (library or samples <= says) and not hooks:
+        return head.sample
+    return lambda features, _: head.draw(head(features), generator)
 
 
 def _moved(noise: list[Tensor], device: torch.device) -> list[Tensor]:

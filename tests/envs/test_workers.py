@@ -118,6 +118,12 @@ def _with_a_note() -> ValueError:
     return error
 
 
+def _with_wrong_members() -> Exception:
+    error = SeveralError("odd")
+    error.exceptions = 7  # type: ignore[assignment]
+    return error
+
+
 def _with_words_of_its_own() -> ValueError:
     class Words(str):
         __slots__ = ()
@@ -143,6 +149,7 @@ class Raises(Counter):
         (_with_a_locked_file(), "FileNotFoundError: .*gone"),
         (_with_words_of_its_own(), "ValueError: bad words"),
         (_with_a_note(), "ValueError: bad.*in the cellar"),
+        (_with_wrong_members(), "SeveralError: odd"),
         (SeveralError("two"), "two .*KeyError: .*OSError:"),
     ],
 )

@@ -13,7 +13,7 @@ from rl_training.cli import main
 from rl_training.experiments.document import Table, markdown_table, to_html
 from rl_training.experiments.jobs import jobs_of
 from rl_training.experiments.manifest import load_manifest
-from rl_training.experiments.report import write_report
+from rl_training.experiments.report import report_summary, write_report
 from rl_training.experiments.results import load_results
 from rl_training.experiments.statistics import summarise
 from tests.experiments.stand_in import TEXT, write_manifest, write_runs
@@ -109,12 +109,15 @@ def test_what_is_not_measured_is_no_success(tmp_path: Path) -> None:
     manifest = write_manifest(tmp_path)
     write_runs(manifest, tmp_path / "runs", {"ppo_cartpole": {1: 500.0, 2: 500.0}})
     report = write_report(manifest, tmp_path / "runs", tmp_path / "runs/report", plots=False)
-    assert report.verdicts == {"ppo_cartpole": "not measured", "ppg_cartpole": "not measured"}
+    assert report.verdicts == {"ppo_cartpole": "incomplete", "ppg_cartpole": "not measured"}
+    words = ["incomplete    ppo_cartpole: 2 of 3 seeds are done", "not measured  ppg_cartpole"]
+    assert report_summary(report).splitlines()[:2] == words
     assert report.exit_code == 1
     assert data(tmp_path)["algorithms"] == []  # of an algorithm that is not done, nothing is said
     text = (tmp_path / "runs/report/report.md").read_text("utf-8")
     assert "2 of 6 runs are done." in text
     assert "| ppg_cartpole | CartPole-v1 |  | not measured |" in text
+    assert "incomplete, 2 of 3 seeds are done |" in text
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -277,7 +277,9 @@ def test_the_command_line_tunes(
     out = capsys.readouterr().out
     assert "2 trials in" in out and "best    trial 0: 101.0, mean over the seeds" in out
     assert "          algorithm.num_epochs: 20" in out
-    assert f"train   rl-training train --config {tmp_path / 'study' / 'best.yaml'}" in out
+    assert (
+        f"train   rl-training train --config {tmp_path / 'study' / 'best.yaml'} --seed 101" in out
+    )
     assert main(["tune", "--trials", "2"]) == 2
     assert "what to tune is missing" in capsys.readouterr().err
 

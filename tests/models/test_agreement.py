@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import MLPActorCritic, MLPPPGModel
-from rl_training.models.heads import ActionHead, CategoricalHead, Parameters
+from rl_training.models.heads import (
+    CategoricalHead,
+    GaussianHead,
+    Parameters,
+    StateDependentNoiseHead,
+)
 from rl_training.models.lstm import LSTMActorCritic, LSTMPPGModel
+from rl_training.models.mlp import MLP
+from rl_training.models.rollout_policy import RolloutPolicy
 from rl_training.registry import algorithm_class
 
 
@@ -27,15 +35,9 @@ class OtherForward(MLPActorCritic):
         return halved(parameters), value
 
 
-class OtherDistribution(MLPActorCritic):
+class OtherDistribution(MLPPPGModel):
     def distribution(self, observation: Tensor) -> Parameters:
         return halved(super().distribution(observation))
-
-
-class OtherAct(MLPActorCritic):
-    def act(self, observation: Tensor, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        action, log_probability, value = super().act(observation, **options)
-        return 1 - action, log_probability, value
 
 
 class OtherScore(MLPActorCritic):
@@ -50,11 +52,6 @@ class OtherForwardValue(MLPActorCritic):
     def forward(self, observation: Tensor) -> Any:
         parameters, value = super().forward(observation)
         return parameters, value + 1
-
-
-class OtherValue(MLPActorCritic):
-    def value(self, observation: Tensor) -> Tensor:
-        return super().value(observation) + 1
 
 
 class OtherAuxiliary(MLPPPGModel):
@@ -72,12 +69,13 @@ class OtherMemory(LSTMActorCritic):
 class OtherStep(LSTMPPGModel):
     def step(self, *given: Any) -> Any:
         features, *others = super().step(*given)
-        return features + 1, *others
+        return features + 100, *others
 
 
-class OtherStepValue(LSTMActorCritic):
-    def step_value(self, *given: Any) -> Tensor:
-        return super().step_value(*given) + 1
+class OtherMemoryValue(LSTMActorCritic):
+    def forward(self, *given: Any) -> Any:
+        parameters, value = super().forward(*given)
+        return parameters, value + 1
 
 
 def trained(network: type, algo: str) -> Any:
@@ -97,16 +95,14 @@ def trained(network: type, algo: str) -> Any:
 @pytest.mark.parametrize(
     ("network", "algo", "message"),
     [
-        (OtherForward, "ppo", r"OtherForward\.forward gives another distribution"),
-        (OtherDistribution, "ppo", r"OtherDistribution\.distribution gives another distribution"),
-        (OtherAct, "ppo", r"OtherAct\.act gives another distribution"),
-        (OtherScore, "ppo", r"OtherScore\.evaluate_actions gives another distribution"),
-        (OtherForwardValue, "ppo", r"OtherForwardValue\.forward gives another value"),
-        (OtherValue, "ppo", r"OtherValue\.forward gives another value"),
-        (OtherAuxiliary, "ppg", r"OtherAuxiliary\.auxiliary gives another distribution"),
-        (OtherMemory, "recurrent_ppo", r"OtherMemory\.forward gives another distribution"),
-        (OtherStep, "recurrent_ppg", r"OtherStep\.forward gives .* than its step and action_head"),
-        (OtherStepValue, "recurrent_ppo", r"OtherStepValue\.forward gives .* than \w+\.step_value"),
+        (OtherForward, "ppo", r"OtherForward\.evaluate_actions goes by another distribution"),
+        (OtherScore, "ppo", r"OtherScore\.evaluate_actions goes by another distribution"),
+        (OtherForwardValue, "ppo", r"OtherForwardValue\.evaluate_actions gives another value"),
+        (OtherDistribution, "ppg", r"OtherDistribution\.distribution goes by another"),
+        (OtherAuxiliary, "ppg", r"OtherAuxiliary\.auxiliary goes by another distribution"),
+        (OtherMemory, "recurrent_ppo", r"OtherMemory\.evaluate_actions goes by another"),
+        (OtherMemoryValue, "recurrent_ppo", r"OtherMemoryValue\.\w+ gives another value"),
+        (OtherStep, "recurrent_ppg", r"OtherStep\.\w+ goes by .* than its step and action_head"),
     ],
 )
 def test_a_method_that_contradicts_the_rollouts_is_refused(
@@ -129,6 +125,34 @@ class SameMemory(LSTMPPGModel):
         return self.action_head(features), value
 
 
+class Slow(MLPActorCritic):
+    """Goes on by another value than it learns, and acts and plays in its own way: free to it."""
+
+    def value(self, observation: Tensor) -> Tensor:
+        return super().value(observation) / 2
+
+    def act(self, observation: Any, temperature: float = 1.0) -> Any:  # type: ignore[override]
+        raise NotImplementedError
+
+    def distribution(self, observation: Tensor) -> Parameters:
+        return halved(super().distribution(observation))
+
+
+class More(MLPActorCritic):
+    """Has a ``forward`` of its own kind, which its ``evaluate_actions`` knows."""
+
+    def forward(self, observation: Tensor) -> Any:
+        seen = observation.view(-1)  # as a batch lies in memory
+        features = self.encoder(seen.view(observation.shape))
+        return {"parameters": self.action_head(features), "features": features}
+
+    def evaluate_actions(
+        self, observation: Tensor, action: Tensor, **known: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        parameters = self(observation)["parameters"]
+        return (*self.action_head.evaluate(parameters, action), self.value(observation))
+
+
 class Deeper(MLPActorCritic):
     """Changes what rollouts go by, and with it all."""
 
@@ -149,16 +173,97 @@ class Sharper(CategoricalHead):
 
 @pytest.mark.parametrize(
     ("network", "algo"),
-    [(SameForward, "ppo"), (SameMemory, "recurrent_ppg"), (Deeper, "ppo")],
+    [
+        (SameForward, "ppo"),
+        (SameMemory, "recurrent_ppg"),
+        (Slow, "ppo"),
+        (More, "ppo"),
+        (Deeper, "ppo"),
+    ],
 )
 def test_a_method_of_its_own_that_agrees_trains(network: type, algo: str) -> None:
     assert trained(network, algo) is not None
 
 
-def test_samples_follow_the_forward_of_a_head_of_ones_own() -> None:
-    head: ActionHead = Sharper(3)
-    features = torch.randn(4096, 3, generator=torch.Generator().manual_seed(0))[:1].expand(4096, -1)
-    noise = head.draw_noise(1, 4096, torch.Generator().manual_seed(1))[0]
-    share = head.sample(features, noise).double().mean()
-    expected = head(features[:1])[0].softmax(-1)[0, 1]
+class Counting(MLPActorCritic):
+    """Counts what it has seen."""
+
+    seen: Tensor
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, observation: Tensor) -> Any:
+        self.seen += observation.shape[:-1].numel()
+        return super().forward(observation)
+
+    def value(self, observation: Tensor) -> Tensor:
+        self.seen += 1000
+        return super().value(observation)
+
+
+def test_the_comparison_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for compared in (True, False):
+        if not compared:
+            monkeypatch.setattr("rl_training.on_policy.require_agreement", lambda *_: None)
+        seen.append(trained(Counting, "ppo").model.seen)
+    assert torch.equal(*seen)
+
+
+class Shifted(GaussianHead):
+    """Narrow, and about another mean than its layer's."""
+
+    def forward(self, features: Tensor) -> Parameters:
+        mean, log_std = super().forward(features)
+        return mean + 3, log_std - 5
+
+
+class ShiftedToo(StateDependentNoiseHead):
+    def forward(self, features: Tensor) -> Parameters:
+        mean, log_std = super().forward(features)
+        return mean + 3, torch.full_like(log_std, -5.0)
+
+
+def with_head(make_head: Any) -> MLPActorCritic:
+    def make_encoder() -> MLP:
+        return MLP(input_shape=(3,), hidden_sizes=(4,), activation="tanh")
+
+    return MLPActorCritic(make_encoder=make_encoder, make_head=make_head)
+
+
+def sampled(model: MLPActorCritic, observation: Tensor) -> Tensor:
+    policy = RolloutPolicy(model, generator=torch.Generator().manual_seed(1))
+    policy.begin_rollout(1, len(observation))
+    root = TensorDict({"observation": observation}, [len(observation)])
+    with torch.no_grad():
+        return policy(root)["action"]
+
+
+def test_samples_follow_the_forward_of_a_categorical_head_of_ones_own() -> None:
+    model = with_head(Sharper)
+    observation = torch.tensor([[0.3, -1.0, 2.0]]).expand(4096, -1)
+    share = sampled(model, observation).double().mean()
+    expected = model.distribution(observation[:1])[0].softmax(-1)[0, 1]
     assert abs(float(share) - float(expected.detach())) < 0.03
+
+
+@pytest.mark.parametrize("head", [Shifted, ShiftedToo])
+def test_samples_follow_the_forward_of_a_gaussian_head_of_ones_own(head: Any) -> None:
+    model = with_head(lambda size: head(num_features=size, num_actions=2))
+    observation = torch.tensor([[0.3, -1.0, 2.0]]).expand(512, -1)
+    actions = sampled(model, observation)
+    mean = model.distribution(observation)[0].detach()
+    torch.testing.assert_close(actions, mean, atol=0.05, rtol=0)
+    assert actions.std(0).min() > 0.004
+
+
+def test_rollouts_see_what_hooks_make_of_features() -> None:
+    model = with_head(lambda size: CategoricalHead(num_features=size, num_actions=2))
+    model.encoder.register_forward_hook(lambda *_: torch.full((512, 4), 50.0))
+    model.action_head.register_forward_hook(lambda _, __, logits: (logits[0] * 0 + 1e3 * ONE,))
+    assert bool((sampled(model, torch.zeros(512, 3)) == 1).all())
+
+
+ONE = torch.tensor([0.0, 1.0])

@@ -81,8 +81,11 @@ def test_a_larger_budget_keeps_the_schedules_at_their_end(tmp_path: Path) -> Non
     assert result(run)["global_step"] == 12 * FRAMES
 
 
-def test_reschedule_stretches_the_schedules(tmp_path: Path) -> None:
+def test_reschedule_stretches_the_schedules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = train(tmp_path, **SHORT)
+    assert capsys.readouterr().out.endswith("--total-timesteps N --reschedule\n")
     words = ["resume", str(run), "--total-timesteps", str(12 * FRAMES), "--reschedule"]
     assert cli.main(words) == 0
     expected = [1e-3 * (1 - done / 8) for done in range(8)]
