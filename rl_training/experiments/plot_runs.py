@@ -18,6 +18,11 @@ logger = logging.getLogger(__name__)
 
 EVALUATIONS = "eval/return_mean"
 TRAINING = "train/return_mean"
+_SAID = {
+    EVALUATIONS: "return of evaluations (eval/return_mean)",
+    TRAINING: "return in training, mean of\nthe last 100 episodes (train/return_mean)",
+}
+"""What stands beside the axis, where a metric's name says too little."""
 
 
 def plot_runs(
@@ -59,7 +64,7 @@ def plot_runs(
     base = path.with_suffix("") if path.suffix in (".png", ".svg") else path
     with writing_to(base.parent):
         base.parent.mkdir(parents=True, exist_ok=True)
-        svg = save(draw_curves(panels, metric, styles), base)
+        svg = save(draw_curves(panels, _SAID.get(metric, metric), styles), base)
     return [svg.with_suffix(".png"), svg]
 
 

@@ -30,6 +30,7 @@ Curve = Sequence[tuple[int, float]]
 """Step and value of each point."""
 
 _PUBLISHED = ("o", "s", "^", "D")
+_FEWEST_ROWS = 3
 _STYLE = {
     "svg.hashsalt": "rl_training",  # equal data, equal file
     "axes.grid": True,
@@ -210,10 +211,11 @@ def _bars(manifest: Manifest, results: Sequence[PresetResult], styles: Mapping[s
                     [peer.score], [place], marker, markersize=8, mfc="none", mec="black", zorder=4
                 )
         axis.set_yticks(range(len(rows)), [each.preset for each in rows], fontsize=7)
-        axis.invert_yaxis()
+        room = max(0.0, (_FEWEST_ROWS - len(rows)) / 2)  # one bar alone would fill the panel
+        axis.set_ylim(len(rows) - 0.5 + room, -0.5 - room)
         axis.set_title(env_id)
         axis.set_xlabel("mean return")
-    _published_legend(figure, published)
+    _legend_below(figure, published)
     return figure
 
 
@@ -235,14 +237,13 @@ def _bar(axis: Any, result: PresetResult, place: int, style: int, base: float) -
         **bar_style(style),
     )
     # Below the line of the interval, which would hide them.
-    axis.plot(scores, [place + 0.2] * len(scores), ".", color="black", markersize=4, zorder=3)
+    axis.plot(scores, [place + 0.2] * len(scores), ".", color="black", markersize=6, zorder=3)
 
 
-def _published_legend(figure: Any, published: Mapping[str, int]) -> None:
-    if not published:
-        return
+def _legend_below(figure: Any, published: Mapping[str, int]) -> None:
     lines = importlib.import_module("matplotlib.lines")
-    handles = [
+    handles = [lines.Line2D([], [], linestyle="none", marker=".", color="black", label="one seed")]
+    handles += [
         lines.Line2D(
             [],
             [],

@@ -178,11 +178,12 @@ def test_evaluations_at_the_end_alone_are_no_curve(
     plot_runs_module.plot_runs([run], tmp_path / "curves")
     [axis] = figures[0].axes
     steps = [100, 200, 300] if drawn.startswith("train") else evaluated
-    assert axis.get_ylabel() == drawn
+    assert axis.get_ylabel().endswith(f"({drawn})")
     assert list(axis.lines[0].get_xdata()) == steps
     (run / "metrics.jsonl").unlink()
     plot_runs_module.plot_runs([run], tmp_path / "curves")
-    assert figures[1].axes[0].get_ylabel() == "eval/return_mean", "there is nothing else"
+    label = figures[1].axes[0].get_ylabel()
+    assert label.endswith("(eval/return_mean)"), "there is nothing else"
 
 
 def test_plots_go_to_the_current_directory_and_are_named(
