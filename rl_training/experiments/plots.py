@@ -124,7 +124,7 @@ def draw_curves(
         axis.set_title(title)
         axis.set_xlabel("environment steps")
         axis.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
-        axis.set_ylabel(label)
+        axis.set_ylabel(label, fontsize="small")
         _legend(axis, below=room > 0)
     return figure
 
