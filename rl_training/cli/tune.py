@@ -20,8 +20,8 @@ class TuneArguments:
     """Search for hyperparameters with Optuna. The same command goes on with a study."""
 
     config: Annotated[list[str], tyro.conf.UseAppendAction] = field(default_factory=list)
-    """What is tuned: a preset or a file; repeats, and a later file changes what an earlier one says,
-    such as total_timesteps."""
+    """What is tuned: a preset or a file; repeats, and a later file changes what an earlier one
+    says, such as total_timesteps."""
     trials: int = 50
     """Trials of the whole study, those that are done included."""
     jobs: int = 1
