@@ -4,6 +4,7 @@ steps are due.
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ from rl_training.off_policy_config import LEAST_RATIO
 from rl_training.optim import FlatAdam, FlatParameters, compile_isolated
 from rl_training.runtime.checks import require_counter
 from rl_training.runtime.seeding import generator
+
+logger = logging.getLogger(__name__)
 
 
 class OffPolicyAlgorithm(Algorithm):
@@ -131,6 +134,8 @@ class OffPolicyAlgorithm(Algorithm):
     def _require_built_networks(self, *, encoder: bool) -> None:
         """Raise where networks of a user's own, or images, are asked for and not taken."""
         shape = tuple(self.observation_space.shape)
+        if self.config.model.shared_trunk:  # runs of earlier versions may have it
+            logger.warning("model.shared_trunk is PPO's, and does nothing for %s.", self.name)
         if self.networks is not None or self.config.model.network is not None:
             raise UserError(f"{self.name} takes no networks of your own yet.")
         if encoder:

@@ -87,11 +87,6 @@ class OffPolicyConfig(Hyperparameters):
             f"be at least {least} (minibatch_size {self.minibatch_size}, num_envs "
             f"{config.num_envs}, n_steps {self.n_steps})",
         )
-        require(
-            not config.model.shared_trunk,
-            "model.shared_trunk",
-            f"is PPO's; {config.algo} has no layers for both",
-        )
         for key in ("normalize_observation", "normalize_reward"):
             require(
                 not getattr(config.env, key),

@@ -256,6 +256,14 @@ def test_train_calls_the_workflow_and_says_what_comes_next(
     assert shlex.split(line)[1:] == ["rl-training", "eval", "the runs/o'ne"]
 
 
+@pytest.mark.parametrize("word", ["null", "None"])
+def test_nothing_is_spelled_as_in_files_or_as_in_python(workflows: Workflows, word: str) -> None:
+    words = ["--model.critic-hidden-sizes", word, f"--checkpoint.interval={word}"]
+    assert cli.main(["train", *CARTPOLE, *words]) == 0
+    [(_, (config,), _)] = workflows.calls
+    assert (config.model.critic_hidden_sizes, config.checkpoint.interval) == (None, None)
+
+
 @pytest.mark.parametrize("status", [130, 143])
 def test_a_stopped_run_gives_the_status_of_its_signal(
     workflows: Workflows,

@@ -46,7 +46,7 @@ def parse_flags(
         UserError: an unknown flag, with the nearest one; a value that does not fit.
         SystemExit: with status 0, after the help was printed.
     """
-    words = [_switched_off(word) for word in arguments]
+    words = [_switched_off(_nothing(word)) for word in arguments]
     _refuse_unknown(cls, words)
     conf = (tyro.conf.PositionalRequiredArgs, tyro.conf.FlagCreatePairsOff) if positional else ()
     given: Any = {} if default is None else {"default": default}
@@ -59,6 +59,11 @@ def parse_flags(
         if not stop.code:
             raise
         raise UserError(_with_schedule_hint(_one_line(complaint.getvalue()))) from None
+
+
+def _nothing(word: str) -> str:
+    """Return ``null``, as files and messages say, as tyro spells it."""
+    return re.sub(r"(?:^|(?<==))null$", "None", word)
 
 
 def _switched_off(word: str) -> str:

@@ -125,12 +125,19 @@ def _overrides(model: ActorCritic, *names: str) -> bool:
 @contextlib.contextmanager
 def _buffers_kept(model: nn.Module) -> Iterator[None]:
     """Undo what questions change: a count of what a module has seen is part of training."""
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     try:
         yield
     finally:
-        for buffer, before in kept:
-            buffer.copy_(before)
+        for module, name, buffer, before in kept:
+            module._buffers[name] = buffer
+            if not torch.equal(buffer, before):
+                buffer.copy_(before)
 
 
 def _first(scored: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,16 +76,7 @@ def build_actor_critic(
     if networks is not None:
         if mask is not None:
             raise UserError("env.action_masks: networks of your own take no masks yet.")
-        if not issubclass(TensorDictActorCritic, cls):
-            raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
-        if "continuous" in action:
-            raise UserError("networks of your own take no Dict or Tuple actions yet.")
-        policy, value = require_networks(networks)
-        return TensorDictActorCritic(
-            policy=policy,
-            value=value,
-            **action,
-        )
+        return _from_modules(cls, networks, model, action)
     if model.network == PYTHON_NETWORKS:
         raise UserError(
             "this policy's networks were given in Python: "
@@ -97,6 +89,7 @@ def build_actor_critic(
     observed = (observation_shape, observation_dtype, layout)
     encoders = {"make_encoder": configured_encoder(model, *observed)}
     if model.critic_hidden_sizes is not None:
+        _require_value_encoder(chosen, architecture)
         encoders["make_value_encoder"] = configured_encoder(model.of_critic(), *observed)
     make_head = head_factory(**action, **head_options)
     options = dict(model_options or {})
@@ -113,6 +106,36 @@ def build_actor_critic(
         orthogonal_init=model.orthogonal_init,
         **options,
     )
+
+
+def _from_modules(
+    cls: type[ActorCritic],
+    networks: tuple[TensorDictModuleBase, TensorDictModuleBase],
+    model: ModelConfig,
+    action: dict[str, Any],
+) -> ActorCritic:
+    """Return a model of a policy and a value module that do not come from ``model``."""
+    if model.critic_hidden_sizes is not None:
+        raise UserError("model.critic_hidden_sizes: networks of your own have their layers.")
+    if not issubclass(TensorDictActorCritic, cls):
+        raise UserError(f"networks do not fit {cls.__name__}: give model.network instead.")
+    if "continuous" in action:
+        raise UserError("networks of your own take no Dict or Tuple actions yet.")
+    policy, value = require_networks(networks)
+    return TensorDictActorCritic(policy=policy, value=value, **action)
+
+
+def _require_value_encoder(chosen: type[ActorCritic], architecture: Architecture) -> None:
+    """Raise where a class has no encoder of the value function's own, or takes none."""
+    taken = inspect.signature(chosen).parameters.values()
+    takes = any(
+        each.name == "make_value_encoder" or each.kind == each.VAR_KEYWORD for each in taken
+    )
+    if architecture != "dual" or chosen.masks_its_features or not takes:
+        raise UserError(
+            f"model.critic_hidden_sizes must be null: {chosen.__name__}, architecture "
+            f"{architecture}, takes no make_value_encoder."
+        )
 
 
 def described_action(action_space: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class RolloutPolicy(TensorDictModuleBase):
         self.out_keys: list[Any] = ["action", *([FEATURES] if self._keeps_features else [])]
         self.model = model
         self._encoder = model.encoder.__call__
-        self._sample = _sampler(model.action_head, generator)
+        self._sample: Callable[[Tensor, Tensor], Tensor] = model.action_head.sample
         self._generator = generator
         self._device = torch.device("cpu")
         self._noise: Iterator[Tensor] = iter(())
@@ -48,6 +48,7 @@ class RolloutPolicy(TensorDictModuleBase):
     def begin_rollout(self, num_steps: int, num_envs: int) -> None:
         """Draw the noise of the next ``num_steps`` steps of ``num_envs`` environments."""
         self._device = next(self.model.parameters()).device
+        self._sample = _sampler(self.model.action_head, self._generator)
         noise = self.model.action_head.draw_noise(num_steps, num_envs, self._generator)
         self._noise = iter(_moved(noise, self._device))
 
@@ -71,16 +72,17 @@ def _as_defined_here(model: ActorCritic) -> bool:
 
 def _sampler(head: ActionHead, generator: torch.Generator) -> Callable[[Tensor, Tensor], Tensor]:
     """Return how ``head`` samples by features and noise. Where one of one's own has a ``forward``
-    that its ``sample`` does not know of, or hooks, actions are drawn by what ``forward`` says.
+    or a ``draw`` that its ``sample`` does not know of, or hooks, actions are drawn by those.
     """
     order = type(head).__mro__
-    says, samples = (
-        next(place for place, each in enumerate(order) if name in vars(each))
-        for name in ("forward", "sample")
-    )
-    library = order[says].__module__.startswith("rl_training.")
+    place = {
+        name: next(place for place, each in enumerate(order) if name in vars(each))
+        for name in ("forward", "draw", "sample")
+    }
+    newest = min(place.values())
+    library = order[newest].__module__.startswith("rl_training.")
     hooks = head._forward_hooks or head._forward_pre_hooks
-    if (library or samples <= says) and not hooks:
+    if (library or place["sample"] == newest) and not hooks:
         return head.sample
     return lambda features, _: head.draw(head(features), generator)
 

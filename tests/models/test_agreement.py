@@ -194,22 +194,31 @@ class Counting(MLPActorCritic):
         super().__init__(**options)
         self.register_buffer("seen", torch.zeros(1))
 
+        self.register_buffer("wide", torch.zeros(1).expand(4))
+        self.action_head.register_forward_hook(self.count)
+
+    def count(self, *_: Any) -> None:
+        self.seen += 1
+
     def forward(self, observation: Tensor) -> Any:
-        self.seen += observation.shape[:-1].numel()
         return super().forward(observation)
 
-    def value(self, observation: Tensor) -> Tensor:
-        self.seen += 1000
-        return super().value(observation)
+
+class CountingAnew(Counting):
+    """Counts in another tensor each time."""
+
+    def count(self, *_: Any) -> None:
+        self.seen = self.seen + 1
 
 
-def test_the_comparison_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("network", [Counting, CountingAnew])
+def test_the_comparison_leaves_no_trace(network: type, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     for compared in (True, False):
         if not compared:
             monkeypatch.setattr("rl_training.on_policy.require_agreement", lambda *_: None)
-        seen.append(trained(Counting, "ppo").model.seen)
-    assert torch.equal(*seen)
+        seen.append(trained(network, "ppo").model.seen)
+    assert torch.equal(*seen) and bool(seen[0] > 16)
 
 
 class Shifted(GaussianHead):
@@ -233,8 +242,10 @@ def with_head(make_head: Any) -> MLPActorCritic:
     return MLPActorCritic(make_encoder=make_encoder, make_head=make_head)
 
 
-def sampled(model: MLPActorCritic, observation: Tensor) -> Tensor:
-    policy = RolloutPolicy(model, generator=torch.Generator().manual_seed(1))
+def sampled(model: MLPActorCritic | RolloutPolicy, observation: Tensor) -> Tensor:
+    policy = model
+    if isinstance(policy, MLPActorCritic):
+        policy = RolloutPolicy(policy, generator=torch.Generator().manual_seed(1))
     policy.begin_rollout(1, len(observation))
     root = TensorDict({"observation": observation}, [len(observation)])
     with torch.no_grad():
@@ -261,9 +272,31 @@ def test_samples_follow_the_forward_of_a_gaussian_head_of_ones_own(head: Any) ->
 
 def test_rollouts_see_what_hooks_make_of_features() -> None:
     model = with_head(lambda size: CategoricalHead(num_features=size, num_actions=2))
+    policy = RolloutPolicy(model, generator=torch.Generator().manual_seed(1))
     model.encoder.register_forward_hook(lambda *_: torch.full((512, 4), 50.0))
     model.action_head.register_forward_hook(lambda _, __, logits: (logits[0] * 0 + 1e3 * ONE,))
-    assert bool((sampled(model, torch.zeros(512, 3)) == 1).all())
+    assert bool((sampled(policy, torch.zeros(512, 3)) == 1).all())
+
+
+class Cold(CategoricalHead):
+    """Draws and scores at another temperature."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__(num_features=num_features, num_actions=2)
+
+    def draw(self, parameters: Parameters, generator: Any) -> Tensor:
+        return super().draw((parameters[0] * 100,), generator)
+
+    def evaluate(self, parameters: Parameters, action: Tensor) -> tuple[Tensor, Tensor]:
+        return super().evaluate((parameters[0] * 100,), action)
+
+
+def test_samples_follow_the_draw_of_a_head_of_ones_own() -> None:
+    model = with_head(Cold)
+    actions = sampled(model, torch.tensor([[0.3, -1.0, 2.0]]).expand(512, -1))
+    logits = model.distribution(torch.tensor([[0.3, -1.0, 2.0]]))[0] * 100
+    share = float(logits.softmax(-1)[0, 1].detach())
+    assert abs(float(actions.double().mean()) - share) < 0.08
 
 
 ONE = torch.tensor([0.0, 1.0])

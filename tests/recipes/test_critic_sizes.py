@@ -10,6 +10,7 @@ from torch import nn
 
 from rl_training import UserError
 from rl_training.models.actor_critic import MLPActorCritic
+from rl_training.models.lstm import LSTMPPGModel
 from rl_training.registry import algorithm_class
 from rl_training.runtime.state import digest
 from tests.recipes.environments import Identity, Tracking
@@ -81,7 +82,33 @@ def test_where_they_cannot_be_they_are_refused(
         make(name, Identity, **{**SIZES, **options})
 
 
+class Explicit(MLPActorCritic):
+    """Takes what classes took before there was such an encoder."""
+
+    def __init__(
+        self, *, make_encoder: Any, make_head: Any, architecture: Any, orthogonal_init: bool
+    ) -> None:
+        super().__init__(make_encoder=make_encoder, make_head=make_head, architecture=architecture)
+
+
+def test_classes_that_take_no_such_encoder_are_named() -> None:
+    network = f"{__name__}:Explicit"
+    with pytest.raises(UserError, match=r"Explicit.* takes no make_value_encoder"):
+        make("ppo", Identity, network=network, **SIZES)
+    make("ppo", Identity, network=network, hidden_sizes=[8]).learn(64)
+    env = Identity()
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (LSTMPPGModel, {}),
+        (MLPActorCritic, {"architecture": "shared"}),
+    ]
+    for cls, options in cases:
+        with pytest.raises(UserError, match="takes no make_value_encoder"):
+            cls.for_spaces(env.observation_space, env.action_space, **SIZES, **options)
+
+
 @pytest.mark.parametrize("name", ["dqn", "sac", "td3"])
-def test_a_shared_trunk_is_refused_where_there_is_none(name: str) -> None:
-    with pytest.raises(UserError, match=r"model\.shared_trunk is PPO's"):
-        make(name, Tracking if name == "td3" else Identity, shared_trunk=True)
+def test_a_shared_trunk_is_told_where_there_is_none(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(name, Tracking if name == "td3" else Identity, shared_trunk=True)
+    assert f"model.shared_trunk is PPO's, and does nothing for {name}." in caplog.text
