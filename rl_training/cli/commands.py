@@ -294,10 +294,8 @@ def _flags_for(path: Path) -> tuple[str, str]:
     except UserError:  # the run was read from its checkpoint
         return "", ""
     trust = " --trust-modules" if named_modules(config) else ""
-    schedules = {
-        value for key, value in vars(config.algorithm).items() if key.endswith("_schedule")
-    }
-    return trust, " --reschedule" if "linear" in schedules else ""
+    scheduled = getattr(config.algorithm, "scheduled", False)
+    return trust, " --reschedule" if scheduled else ""
 
 
 def _evaluate(arguments: list[str]) -> int:

@@ -46,7 +46,7 @@ def parse_flags(
         UserError: an unknown flag, with the nearest one; a value that does not fit.
         SystemExit: with status 0, after the help was printed.
     """
-    words = [_switched_off(_nothing(word)) for word in arguments]
+    words = [_switched_off(word) for word in arguments]
     _refuse_unknown(cls, words)
     conf = (tyro.conf.PositionalRequiredArgs, tyro.conf.FlagCreatePairsOff) if positional else ()
     given: Any = {} if default is None else {"default": default}
@@ -59,11 +59,6 @@ def parse_flags(
         if not stop.code:
             raise
         raise UserError(_with_schedule_hint(_one_line(complaint.getvalue()))) from None
-
-
-def _nothing(word: str) -> str:
-    """Return ``null``, as files and messages say, as tyro spells it."""
-    return re.sub(r"(?:^|(?<==))null$", "None", word)
 
 
 def _switched_off(word: str) -> str:
@@ -88,6 +83,11 @@ def _refuse_unknown(cls: type[Any], words: Sequence[str]) -> None:
             raise UserError(f"unknown flag {flag!r}. {hint}")
 
 
+def _none(word: str) -> None:
+    if word not in ("null", "None"):
+        raise ValueError(f"invalid value {word!r}")
+
+
 def _registry() -> ConstructorRegistry:
     """Return the rules for the types that a file reads otherwise than tyro would."""
     registry = ConstructorRegistry()
@@ -103,6 +103,19 @@ def _registry() -> ConstructorRegistry:
             instance_from_str=lambda words: _value(words[0], info.type, parse=True),
             is_instance=lambda value: isinstance(value, dict),
             str_from_instance=lambda value: [format_yaml(value, one_line=True)],
+        )
+
+    @registry.primitive_rule
+    def nothing(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        """``null``, as in a file, or ``None``."""
+        if info.type is not type(None):
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="None",
+            instance_from_str=lambda words: _none(words[0]),
+            is_instance=lambda value: value is None,
+            str_from_instance=lambda _: ["None"],
         )
 
     @registry.primitive_rule

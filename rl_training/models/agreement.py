@@ -22,7 +22,6 @@ from rl_training.models.heads import Parameters
 from rl_training.models.lstm import LSTMActorCritic
 
 _METHODS = ("forward", "distribution", "evaluate_actions", "auxiliary", "sequence", "step")
-_VALUES = ("value", "step_value")
 _TOLERANCE = 0.02
 """Of numbers in bfloat16, or from other kernels: a contradiction grows larger."""
 
@@ -42,7 +41,7 @@ def require_agreement(
         UserError: it scores other distributions than actions are drawn from, or goes on with other
             values than it learns.
     """
-    if not _overrides(model, *_METHODS, *_VALUES):
+    if not _overrides(model, *_METHODS):
         return
     now = observation[:, 0].contiguous()
     with _buffers_kept(model):
@@ -69,7 +68,7 @@ def require_agreement_of_memory(
     Raises:
         UserError: as for `require_agreement`.
     """
-    if not _overrides(model, *_METHODS, *_VALUES):
+    if not _overrides(model, *_METHODS):
         return
     observation, state, is_init, extra = sequences
     now = observation[:, 0].contiguous()

@@ -39,7 +39,7 @@ class RolloutPolicy(TensorDictModuleBase):
         self.out_keys: list[Any] = ["action", *([FEATURES] if self._keeps_features else [])]
         self.model = model
         self._encoder = model.encoder.__call__
-        self._sample: Callable[[Tensor, Tensor], Tensor] = model.action_head.sample
+        self._sample: Callable[[Tensor, Tensor], Tensor]
         self._generator = generator
         self._device = torch.device("cpu")
         self._noise: Iterator[Tensor] = iter(())

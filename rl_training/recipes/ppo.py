@@ -103,6 +103,11 @@ class ClippedPolicyConfig(Hyperparameters):
         interval = self.gsde_resample_interval
         self._require(interval == -1 or interval > 0, "gsde_resample_interval", "be -1 or positive")
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether learning rate or clipping falls with the budget."""
+        return "linear" in (self.learning_rate_schedule, self.clip_schedule)
+
 
 @dataclass(kw_only=True)
 class PPOConfig(ClippedPolicyConfig):
@@ -198,9 +203,8 @@ class PPO(OnPolicyAlgorithm):
 
     @property
     def scheduled(self) -> bool:
-        """Whether learning rate or clipping falls with the budget."""
-        config = self.config.algorithm
-        return "linear" in (config.learning_rate_schedule, config.clip_schedule)
+        """See the config."""
+        return bool(self.config.algorithm.scheduled)
 
     def _scheduled_optimizers(self) -> list[FlatAdam]:
         return [self.optimizers["policy"]]
